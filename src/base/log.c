@@ -1,0 +1,82 @@
+// One line a fact, for the operator.
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+
+static enum log_level current_level = LOG_LEVEL_INFO;
+static char process_name[32];
+
+void log_set_level(enum log_level level)
+{
+    current_level = level;
+}
+
+enum log_level log_get_level(void)
+{
+    return current_level;
+}
+
+void log_set_process_name(const char *name)
+{
+    snprintf(process_name, sizeof(process_name), "%s", name);
+}
+
+bool log_level_parse(const char *text, enum log_level *out)
+{
+    static const struct {
+        const char *name;
+        enum log_level level;
+    } names[] = {
+        {"TRACE", LOG_LEVEL_DEBUG},    {"DEBUG", LOG_LEVEL_DEBUG},     {"INFO", LOG_LEVEL_INFO},
+        {"WARN", LOG_LEVEL_WARNING},   {"WARNING", LOG_LEVEL_WARNING}, {"ERROR", LOG_LEVEL_ERROR},
+        {"CRITICAL", LOG_LEVEL_ERROR},
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcasecmp(text, names[i].name) == 0) {
+            *out = names[i].level;
+            return true;
+        }
+    }
+    return false;
+}
+
+void log_write(enum log_level level, const char *file, int line, const char *format, ...)
+{
+    static const char *const names[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
+    time_t now = time(NULL);
+    struct tm local;
+    localtime_r(&now, &local);
+    char stamp[32];
+    strftime(stamp, sizeof(stamp), "%m-%d %H:%M:%S", &local);
+    const char *slash = strrchr(file, '/');
+
+    struct buf text = {0};
+    if (process_name[0])
+        buf_printf(&text, "(%s pid=%d) ", process_name, (int)getpid());
+    buf_printf(&text, "%s %s [%s:%d] ", names[level], stamp, slash ? slash + 1 : file, line);
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int len = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    if (len > 0) {
+        vsnprintf(buf_reserve(&text, (size_t)len + 1), (size_t)len + 1, format, again);
+        text.len += (size_t)len;
+    }
+    va_end(again);
+    buf_append_char(&text, '\n');
+    // A reader that went away must not stop the server: what cannot be written is dropped.
+    for (size_t done = 0; done < text.len;) {
+        ssize_t wrote = write(STDOUT_FILENO, text.ptr + done, text.len - done);
+        if (wrote <= 0)
+            break;
+        done += (size_t)wrote;
+    }
+    buf_deinit(&text);
+}

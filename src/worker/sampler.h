@@ -1,0 +1,40 @@
+// Logits → token ids and log-probabilities, one row at a time, in vLLM's order: logprobs of the raw
+// logits; allowed ids, logit bias, min_tokens; repetition, frequency and presence penalty; greedy
+// or temperature, min-p, top-k, top-p; a draw from Philox keyed by the request's seed.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "message/message.h"
+
+/** A row's history: what penalties and the random stream depend on. */
+struct sampler_history {
+    const int32_t *token_ids; // prompt, then outputs
+    int32_t num_prompt_tokens, num_tokens;
+};
+
+/**
+ * Draws the next token of one row. `logits`: [vocab_size] f32, overwritten. Depends on nothing but
+ * its arguments; the random number is Philox4x32-10(seed, num_tokens - num_prompt_tokens).
+ * Fills `*logprobs` (in `arena`) when params->num_logprobs >= 0. A row whose logits are not finite
+ * returns -1.
+ */
+int32_t sampler_sample(float *logits, int32_t vocab_size, const struct sampling_params *params,
+                       const struct sampler_history *history, struct token_logprobs *logprobs,
+                       struct arena *arena);
+
+/** Log-probabilities of `token_id` and the `num_top` likeliest tokens under raw logits
+ *  (log-softmax, f32 in, f64 sums). */
+void sampler_logprobs(const float *logits, int32_t vocab_size, int32_t token_id, int32_t num_top,
+                      struct token_logprobs *out, struct arena *arena);
+
+/** Applies everything up to the draw: on return `probs` [vocab_size] f64 is the distribution (zero:
+ *  removed), or one-hot for greedy. For tests and for the draw itself. */
+void sampler_distribution(float *logits, int32_t vocab_size, const struct sampling_params *params,
+                          const struct sampler_history *history, double *probs,
+                          struct arena *arena);
+
+/** Philox4x32-10 (Salmon et al. 2011): four words from a 64-bit key and a 128-bit counter. */
+void philox4x32(uint64_t key, uint64_t counter_low, uint64_t counter_high, uint32_t out[4]);

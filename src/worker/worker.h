@@ -1,0 +1,60 @@
+// One engine's devices: load a model, run the steps that the scheduler decided.
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "config/hf_config.h"
+#include "config/options.h"
+#include "message/message.h"
+
+struct executor;
+
+/** What the engine has settled after reading options and model; every size is final. */
+struct engine_config {
+    const struct serve_options *options;
+    const struct model_config *model;
+    int32_t max_model_len;
+    int32_t max_num_seqs;
+    int32_t max_num_batched_tokens;
+    struct kv_cache_config kv_cache;
+    int64_t workspace_bytes; // activations, logits, tables: all that a step needs
+    int64_t weight_bytes;    // prepared copies on the device
+    int64_t mapped_bytes;    // weights used in place from the mapped files
+    int64_t available_bytes; // what the KV cache could be given
+};
+
+/**
+ * Derives all sizes from the options and the model without reading a weight: layer groups, bytes
+ * per block, workspace, number of blocks, and checks that one request of max_model_len fits.
+ * Errors: INVALID, UNSUPPORTED (an architecture, a flag), OUT_OF_MEMORY: the message has the
+ * numbers and the smallest flag change that fits.
+ */
+NODISCARD enum status engine_config_plan(struct engine_config *config,
+                                         const struct serve_options *options,
+                                         const struct model_config *model, struct error *err);
+
+/** Frees what planning allocated (layer lists). */
+void engine_config_deinit(struct engine_config *config);
+
+/** Logs the plan as a table, before a weight is read. */
+void engine_config_log(const struct engine_config *config);
+
+/**
+ * Maps the checkpoint, builds the model and allocates exactly what was planned.
+ * `progress` (may be NULL) grows while a long step computes, for the watchdog.
+ * Errors: NOT_FOUND, INVALID, UNSUPPORTED, OUT_OF_MEMORY, naming file and tensor.
+ */
+NODISCARD enum status executor_create(struct executor **out, const struct engine_config *config,
+                                      _Atomic int64_t *progress, struct error *err);
+void executor_destroy(struct executor *executor);
+
+/** Starts a step. The output's memory must stay until executor_collect(). One step in flight. */
+void executor_submit(struct executor *executor, const struct scheduler_output *step);
+
+/** Waits for the step in flight. `*result` lives until the next submit. Errors: INTERNAL (the
+ *  device failed). */
+NODISCARD enum status executor_collect(struct executor *executor,
+                                       struct model_runner_output *result, struct error *err);
