@@ -1,5 +1,4 @@
 // Text that is borrowed: a pointer and a length.
-#define _GNU_SOURCE // memmem
 #include "base/str.h"
 
 static bool is_space(char c)
