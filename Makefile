@@ -9,11 +9,13 @@ FUZZ_SECONDS ?= 30
 help:                            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
-build/.setup: scripts/setup tests/package.json
-	scripts/setup
-	@mkdir -p build && touch $@
+build/.setup-build: scripts/setup
+	scripts/setup build && mkdir -p build && touch $@
 
-run: build/.setup                ## build, and serve the demo model on port 8000 (PORT=...)
+build/.setup: scripts/setup tests/package-lock.json
+	scripts/setup test && mkdir -p build && touch $@
+
+run: build/.setup-build                ## build, and serve the demo model on port 8000 (PORT=...)
 	cmake --preset release && cmake --build --preset release --target vllm
 	build/release/vllm serve models/demo --port $(PORT)
 
@@ -33,10 +35,10 @@ fuzz: build/.setup               ## each fuzzer for FUZZ_SECONDS (30) from its c
 	cmake --preset fuzz && cmake --build --preset fuzz
 	scripts/fuzz $(FUZZ_SECONDS)
 
-bench: build/.setup              ## the benchmarks, in release
+bench: build/.setup-build              ## the benchmarks, in release
 	cmake --preset release -DVLLM_BENCH=ON && cmake --build --preset release
 
-install: build/.setup            ## the program into PREFIX (/usr/local)
+install: build/.setup-build            ## the program into PREFIX (/usr/local)
 	cmake --preset release && cmake --build --preset release --target vllm
 	cmake --install build/release --prefix $(PREFIX)
 

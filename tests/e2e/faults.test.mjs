@@ -1,0 +1,194 @@
+// What goes wrong in production: clients that leave, engines that die, bodies that lie.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import net from 'node:net';
+import { after, before, test } from 'node:test';
+import { Server, sleep, until } from './server.mjs';
+
+let server;
+before(async () => (server = await Server.start(['--served-model-name', 'demo', '--max-num-seqs', '8'])));
+after(async () => assert.equal(await server.stop(), 0));
+
+const alive = async () => {
+  assert.ok(await server.healthy());
+  const answer = await server.post('/v1/completions', { model: 'demo', prompt: 'x', max_tokens: 1 });
+  assert.equal(answer.status, 200);
+};
+const idle = () =>
+  until('the engine is idle', 3, async () =>
+    (await server.metric('vllm:num_requests_running')) === 0 &&
+    (await server.metric('vllm:num_requests_waiting')) === 0 &&
+    (await server.metric('vllm:kv_cache_usage_perc')) === 0);
+
+/** Sends raw bytes; returns all that comes back until the server closes or `ms` pass. */
+const raw = (bytes, { ms = 3000, half = false } = {}) =>
+  new Promise((resolve) => {
+    let got = '';
+    const socket = net.connect(server.port, '127.0.0.1', () => (half ? socket.end(bytes) : socket.write(bytes)));
+    socket.on('data', (data) => (got += data));
+    socket.on('error', () => resolve(got));
+    socket.on('close', () => resolve(got));
+    setTimeout(() => socket.destroy(), ms).unref();
+  });
+const request = (body, headers = 'Content-Type: application/json\r\n') =>
+  `POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n${headers}Content-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
+
+const long = { model: 'demo', prompt: 'Once upon a time', max_tokens: 1500, ignore_eos: true };
+const bodies = [
+  ['streamed', '/v1/completions', { ...long, stream: true }, 1],
+  ['unstreamed', '/v1/completions', long, 1],
+  ['n of 4', '/v1/completions', { ...long, n: 4, stream: true }, 4],
+  ['two prompts', '/v1/completions', { ...long, prompt: ['a', 'b'] }, 2],
+  ['chat', '/v1/chat/completions', { model: 'demo', messages: [{ role: 'user', content: 'hi' }], max_tokens: 1500, ignore_eos: true }, 1],
+  ['mid-prefill', '/v1/completions', { ...long, prompt: Array(1900).fill(40), max_tokens: 100 }, 1],
+];
+for (const [what, route, body, count] of bodies) {
+  for (const how of ['FIN', 'RST']) {
+    test(`a client that leaves (${what}, ${how}) frees its requests`, async () => {
+      const before = await server.metric('vllm:request_success_total', 'finished_reason="abort"');
+      const text = JSON.stringify(body);
+      await new Promise((resolve) => {
+        const socket = net.connect(server.port, '127.0.0.1', () =>
+          socket.write(`POST ${route} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(text)}\r\n\r\n${text}`));
+        socket.on('error', resolve);
+        setTimeout(() => {
+          if (how === 'RST') socket.resetAndDestroy();
+          else socket.end();
+          resolve();
+        }, what === 'mid-prefill' ? 20 : 200);
+      });
+      await idle();
+      await until('the aborts are counted', 2, async () =>
+        (await server.metric('vllm:request_success_total', 'finished_reason="abort"')) === before + count);
+    });
+  }
+}
+
+test('a client that leaves while it waits behind a full batch frees its place', async () => {
+  const controllers = Array.from({ length: 12 }, () => new AbortController());
+  const streams = controllers.map((one) =>
+    server.stream('/v1/completions', long, { signal: one.signal }).catch(() => null));
+  await until('some wait', 5, async () => (await server.metric('vllm:num_requests_waiting')) === 4);
+  for (const one of controllers) one.abort();
+  await Promise.all(streams);
+  await idle();
+  await alive();
+});
+
+test('an engine that is killed comes back, and streams go on as if nothing happened', async () => {
+  const body = { model: 'demo', prompt: 'Once upon a time', max_tokens: 400, ignore_eos: true, temperature: 1, seed: 11 };
+  const text = (events) => events.filter((e) => e !== '[DONE]').map((e) => e.choices[0]?.text ?? '').join('');
+  const undisturbed = text(await server.stream('/v1/completions', body));
+  const engine = () => execFileSync('ps', ['--no-headers', '-o', 'pid,args', '--ppid', String(server.pid)], { encoding: 'utf8' })
+    .split('\n').find((line) => line.includes('EngineCore')).trim().split(' ')[0];
+  const before = await server.metric('vllm:generation_tokens_total');
+  const streams = [0, 1, 2].map(() => server.stream('/v1/completions', body));
+  const plain = server.post('/v1/completions', body);
+  await until('tokens flow', 10, async () => (await server.metric('vllm:generation_tokens_total')) > before + 40);
+  const first = engine();
+  process.kill(Number(first), 'SIGKILL');
+  for (const stream of streams) assert.equal(text(await stream), undisturbed);
+  assert.equal((await plain).body.choices[0].text, undisturbed);
+  assert.notEqual(engine(), first);
+  await until('healthy again', 5, () => server.healthy());
+  await alive();
+});
+
+test('an engine that is stopped is unhealthy until it runs again', async () => {
+  const pid = Number(execFileSync('ps', ['--no-headers', '-o', 'pid,args', '--ppid', String(server.pid)], { encoding: 'utf8' })
+    .split('\n').find((line) => line.includes('EngineCore')).trim().split(' ')[0]);
+  process.kill(pid, 'SIGSTOP');
+  try {
+    await until('health says so', 10, async () => (await server.get('/health')).status === 503);
+    assert.equal((await server.get('/metrics')).status, 200);
+  } finally {
+    process.kill(pid, 'SIGCONT');
+  }
+  await until('healthy again', 5, () => server.healthy());
+  await alive();
+});
+
+const nested = '['.repeat(100_000) + ']'.repeat(100_000);
+const table = [
+  ['an empty body', request(''), 400],
+  ['a body that is a list', request('[]'), 400],
+  ['a body that is a number', request('5'), 400],
+  ['a trailing comma', request('{"model":"demo","prompt":"a",}'), 400],
+  ['trailing bytes', request('{"model":"demo","prompt":"a"}{}'), 400],
+  ['half a surrogate pair', request('{"model":"demo","prompt":"\\ud83e"}'), 400],
+  ['bytes that are not UTF-8', Buffer.concat([Buffer.from('POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 30\r\n\r\n{"model":"demo","prompt":"'), Buffer.from([0xff, 0xfe]), Buffer.from('"}')]), 400],
+  ['nesting without end', request(`{"model":"demo","x":${'['.repeat(200_000)}`), 400],
+  ['deep nesting', request(`{"model":"demo","prompt":"a","x":${nested}}`), 400],
+  ['NaN', request('{"model":"demo","prompt":"a","top_p":NaN}'), 400],
+  ['a number too large', request('{"model":"demo","prompt":"a","max_tokens":99999999999999999999}'), 400],
+  ['no content type', request('{"model":"demo","prompt":"a"}', ''), 400],
+  ['text/plain', request('{"model":"demo","prompt":"a"}', 'Content-Type: text/plain\r\n'), 400],
+  ['an upper-case JSON type', request('{"model":"demo","prompt":"a","max_tokens":1}', 'Content-Type: APPLICATION/JSON; charset=utf-8\r\n'), 200],
+  ['a NUL within a string', request('{"model":"demo","prompt":"a\\u0000b","max_tokens":1}'), 200],
+  ['a byte-order mark', request('\ufeff{"model":"demo","prompt":"a","max_tokens":1}'), [200, 400]],
+  ['an unknown path', 'GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n', 404],
+  ['a wrong method', 'GET /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n', 405],
+  ['both lengths', 'POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n', 400],
+  ['a huge chunk', 'POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFF\r\n{}', [400, 413]],
+];
+for (const [what, bytes, status] of table) {
+  test(`${what}: ${status}`, async () => {
+    const answer = await raw(bytes);
+    const [, code] = /^HTTP\/1\.1 (\d+)/.exec(answer) ?? assert.fail(`no answer: ${answer.slice(0, 200)}`);
+    assert.ok([status].flat().includes(Number(code)), answer.slice(0, 400));
+    if (Number(code) === 400 && answer.includes('application/json')) {
+      assert.ok(answer.length < 8192, 'the error is small');
+      assert.match(answer, /"error"/);
+    }
+    await alive();
+  });
+}
+
+test('a chunked body, one byte a chunk, is served', async () => {
+  const body = JSON.stringify({ model: 'demo', prompt: 'a', max_tokens: 1 });
+  const chunks = [...body].map((c) => `1\r\n${c}\r\n`).join('');
+  const answer = await raw(`POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n${chunks}0\r\n\r\n`);
+  assert.match(answer, /^HTTP\/1\.1 200/);
+});
+
+test('a body that announces too much is refused before it is read', async () => {
+  const answer = await raw('POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n{');
+  assert.match(answer, /^HTTP\/1\.1 413/);
+  await alive();
+});
+
+test('a hundred clients that leave at odd moments leave nothing behind', async () => {
+  const rss = async () => Number(/VmRSS:\s+(\d+)/.exec(execFileSync('sh', ['-c', `cat /proc/$(ps --no-headers -o pid --ppid ${server.pid} | head -1 | tr -d ' ')/status`], { encoding: 'utf8' }))[1]);
+  await rss();
+  for (let i = 0; i < 100; i++) {
+    const controller = new AbortController();
+    const stream = server.stream('/v1/completions', { ...long, n: 1 + (i % 3) }, { signal: controller.signal }).catch(() => null);
+    await sleep(i % 7);
+    controller.abort();
+    await stream;
+  }
+  await idle();
+  await alive();
+});
+
+test('SIGTERM ends a running stream with a reason, never with silence', async () => {
+  const other = await Server.start(['--served-model-name', 'demo']);
+  const stream = other.stream('/v1/completions', long);
+  await until('it runs', 5, async () => (await other.metric('vllm:num_requests_running')) === 1);
+  const code = other.stop();
+  const events = await stream;
+  assert.equal(events.at(-1), '[DONE]');
+  const last = events.at(-2);
+  assert.ok(last.error || last.choices?.[0]?.finish_reason === 'abort', JSON.stringify(last));
+  assert.equal(await code, 0);
+});
+
+test('with a drain time SIGTERM lets a stream finish', async () => {
+  const other = await Server.start(['--served-model-name', 'demo', '--shutdown-timeout', '20']);
+  const stream = other.stream('/v1/completions', { ...long, max_tokens: 200 });
+  await until('it runs', 5, async () => (await other.metric('vllm:num_requests_running')) === 1);
+  const code = other.stop();
+  const events = await stream;
+  assert.equal(events.at(-2).choices[0].finish_reason, 'length');
+  assert.equal(await code, 0);
+});
