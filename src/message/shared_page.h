@@ -22,8 +22,8 @@ enum {
     NUM_FRONT_COUNTERS = 512,
 };
 
-/** Written by the EngineCore alone; the launcher sets state, pid and generation when it (re)starts.
- */
+/** Written by the EngineCore alone, but for state, pid and generation, which the launcher sets when
+ *  it (re)starts one, and the two fields of engine_page_watch(). */
 struct engine_page {
     _Atomic int32_t state; // enum engine_state
     _Atomic int32_t pid;
@@ -32,6 +32,8 @@ struct engine_page {
     _Atomic int64_t step_start_ns; // monotonic; 0: not in a step. A long step is not a stall ...
     _Atomic int64_t progress;      // ... while this grows: layers and chunks done, ever
     _Atomic int64_t num_steps;
+    // When the launcher last saw `progress` differ from what it had seen before.
+    _Atomic int64_t watched_progress, progress_ns;
 
     // Facts, set before READY.
     _Atomic int32_t max_model_len, block_size, num_blocks, max_num_seqs, max_num_batched_tokens;
@@ -64,7 +66,8 @@ struct shared_page {
     struct front_page fronts[MAX_API_SERVERS];
 };
 
-/** Anonymous shared memory, zeroed; children of a later fork() see it. Errors: OUT_OF_MEMORY. */
+/** Anonymous shared memory, zeroed; children of a later fork() see it. Errors: INVALID (a count
+ *  outside [1, MAX_API_SERVERS]), OUT_OF_MEMORY. */
 NODISCARD enum status shared_page_create(struct shared_page **out, int32_t num_api_servers,
                                          struct error *err);
 void shared_page_destroy(struct shared_page *page);
@@ -72,5 +75,12 @@ void shared_page_destroy(struct shared_page *page);
 /** Seconds without a beat and without progress after which a READY engine counts as stalled. */
 enum { ENGINE_STALL_S = 5 };
 
-/** Whether the engine is ready, beats, and makes progress; what /health says. */
+/** Notes whether `progress` has grown. The launcher calls it several times within ENGINE_STALL_S.
+ */
+void engine_page_watch(struct engine_page *page, int64_t now_ns);
+
+/**
+ * Whether the engine is READY and has beaten, or made progress within a step, in the last
+ * ENGINE_STALL_S; what /health says. Looks and changes nothing.
+ */
 bool engine_page_is_healthy(const struct engine_page *page, int64_t now_ns);
