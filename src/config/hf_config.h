@@ -70,8 +70,9 @@ struct model_config {
 };
 
 /**
- * Reads DIR/config.json and, unless `generation` is "vllm", generation_config.json ("auto": the
- * model's; else a folder's); `override_json` (may be NULL) is merged over it.
+ * Reads DIR/config.json and generation_config.json (`generation` "auto", "vllm" or NULL: the
+ * model's, which may be absent; else a folder's). "vllm" takes only the end-of-sequence ids from it
+ * and no sampling defaults. `override_json` (may be NULL) is merged over the defaults.
  * Errors: NOT_FOUND, INVALID, UNSUPPORTED; the message names file, key, what was found and what was
  * expected.
  */
@@ -99,3 +100,7 @@ NODISCARD enum status hf_config_get_bool(const struct model_config *config, cons
  * says.
  */
 int32_t model_config_derived_max_len(const struct model_config *config, int64_t tokenizer_max_len);
+
+/** What --max-model-len is when nobody says: the derived length, but for longrope the original one,
+ *  because its long factors cost quality on short inputs. */
+int32_t model_config_default_max_len(const struct model_config *config, int64_t tokenizer_max_len);
