@@ -1,0 +1,201 @@
+// The AVX2 backend's small operations and its table. Whole vectors and the masked rest of a row go
+// through the same arithmetic.
+#if defined(__x86_64__)
+#include <math.h>
+
+#include "ops/cpu/avx2_math.h"
+
+void avx2_unpack(enum weight_form form, float *out, const void *data, int64_t n)
+{
+    int64_t whole = n / LANES * LANES;
+    if (form == WEIGHT_BF16) {
+        for (int64_t i = 0; i < whole; i += LANES)
+            _mm256_storeu_ps(out + i, load8(WEIGHT_BF16, data, i));
+    } else if (form == WEIGHT_F16) {
+        for (int64_t i = 0; i < whole; i += LANES)
+            _mm256_storeu_ps(out + i, load8(WEIGHT_F16, data, i));
+    } else {
+        memcpy(out, data, (size_t)whole * sizeof(float));
+    }
+    for (int64_t i = whole; i < n; i++)
+        out[i] = cpu_load(form, data, i);
+}
+
+static void avx2_embedding(struct device *dev, struct tensor out, struct tensor table,
+                           const int32_t *ids)
+{
+    int64_t num_tokens = out.shape[0], hidden = out.shape[1];
+    enum weight_form form = weight_form_of(table.dtype);
+    int threads = cpu_threads_for(dev, num_tokens * hidden);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t t = 0; t < num_tokens; t++) {
+        CHECK(ids[t] >= 0 && ids[t] < table.shape[0]);
+        avx2_unpack(form, (float *)out.data + t * hidden,
+                    (const char *)table.data + ids[t] * hidden * weight_form_bytes(form), hidden);
+    }
+}
+
+/** Sum of squares in 32 lanes, folded in a fixed order. */
+static float sum_of_squares(const float *x, int64_t n)
+{
+    __m256 a = _mm256_setzero_ps(), b = a, c = a, d = a;
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES) {
+        __m256 x0 = _mm256_loadu_ps(x + i), x1 = _mm256_loadu_ps(x + i + LANES);
+        __m256 x2 = _mm256_loadu_ps(x + i + 2 * LANES), x3 = _mm256_loadu_ps(x + i + 3 * LANES);
+        a = _mm256_fmadd_ps(x0, x0, a);
+        b = _mm256_fmadd_ps(x1, x1, b);
+        c = _mm256_fmadd_ps(x2, x2, c);
+        d = _mm256_fmadd_ps(x3, x3, d);
+    }
+    for (; i < n; i += LANES) {
+        __m256 x0 = _mm256_maskload_ps(x + i, lane_mask(n - i));
+        a = _mm256_fmadd_ps(x0, x0, a);
+    }
+    return sum_lanes(_mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d)));
+}
+
+static void norm_row(float *out, const float *x, const float *weight, float eps, int64_t n)
+{
+    __m256 scale = _mm256_set1_ps(1.0f / sqrtf(sum_of_squares(x, n) / (float)n + eps));
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        __m256 y = _mm256_mul_ps(_mm256_loadu_ps(x + i), scale);
+        _mm256_storeu_ps(out + i, _mm256_mul_ps(y, _mm256_loadu_ps(weight + i)));
+    }
+    if (i < n) {
+        __m256i mask = lane_mask(n - i);
+        __m256 y = _mm256_mul_ps(_mm256_maskload_ps(x + i, mask), scale);
+        y = _mm256_mul_ps(y, _mm256_maskload_ps(weight + i, mask));
+        _mm256_maskstore_ps(out + i, mask, y);
+    }
+}
+
+static void avx2_rms_norm(struct device *dev, struct tensor out, struct tensor x,
+                          const float *weight, float eps)
+{
+    int64_t rows = x.shape[0], n = x.shape[1];
+    int threads = cpu_threads_for(dev, rows * n);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t r = 0; r < rows; r++)
+        norm_row((float *)out.data + r * n, (const float *)x.data + r * n, weight, eps, n);
+}
+
+static void avx2_add_rms_norm(struct device *dev, struct tensor x, struct tensor residual,
+                              const float *weight, float eps)
+{
+    int64_t rows = x.shape[0], n = x.shape[1];
+    int threads = cpu_threads_for(dev, 2 * rows * n);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t r = 0; r < rows; r++) {
+        float *x_row = (float *)x.data + r * n;
+        float *residual_row = (float *)residual.data + r * n;
+        for (int64_t i = 0; i < n; i++)
+            residual_row[i] += x_row[i];
+        norm_row(x_row, residual_row, weight, eps, n);
+    }
+}
+
+static void avx2_head_rms_norm(struct device *dev, float *x, int64_t row_stride, int32_t num_heads,
+                               int32_t head_dim, const float *weight, float eps, int32_t num_tokens)
+{
+    int64_t num_items = (int64_t)num_tokens * num_heads;
+    int threads = cpu_threads_for(dev, num_items * head_dim);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < num_items; i++) {
+        float *head = x + i / num_heads * row_stride + i % num_heads * head_dim;
+        norm_row(head, head, weight, eps, head_dim);
+    }
+}
+
+static void write_f16(uint16_t *out, const float *src, int32_t n)
+{
+    int32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        _mm_storeu_si128((__m128i_u *)(out + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; i < n; i++)
+        out[i] = f32_to_f16(src[i]);
+}
+
+static void write_elements(void *dst, enum dtype dtype, const float *src, int32_t n)
+{
+    if (dtype == DTYPE_F32) {
+        memcpy(dst, src, (size_t)n * sizeof(float));
+    } else if (dtype == DTYPE_F16) {
+        write_f16(dst, src, n);
+    } else {
+        uint16_t *out = dst;
+        for (int32_t i = 0; i < n; i++)
+            out[i] = f32_to_bf16(src[i]);
+    }
+}
+
+static void avx2_kv_cache_write(struct device *dev, const struct kv_cache *cache, const float *k,
+                                const float *v, int64_t row_stride, const int64_t *slot_mapping,
+                                int32_t num_tokens)
+{
+    int32_t head_dim = cache->head_dim, block_size = cache->block_size;
+    int64_t head_bytes = head_dim * (int64_t)dtype_size(cache->dtype);
+    int threads = cpu_threads_for(dev, (int64_t)num_tokens * cache->num_kv_heads * head_dim);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int32_t t = 0; t < num_tokens; t++) {
+        int64_t slot = slot_mapping[t];
+        if (slot < 0)
+            continue;
+        int64_t block = slot / block_size, offset = slot % block_size;
+        CHECK(block < cache->num_blocks);
+        for (int32_t h = 0; h < cache->num_kv_heads; h++) {
+            int64_t to = ((block * cache->num_kv_heads + h) * block_size + offset) * head_bytes;
+            int64_t from = t * row_stride + (int64_t)h * head_dim;
+            write_elements((char *)cache->k + to, cache->dtype, k + from, head_dim);
+            write_elements((char *)cache->v + to, cache->dtype, v + from, head_dim);
+        }
+    }
+}
+
+ALWAYS_INLINE __m256 silu_and_mul8(__m256 gate, __m256 up)
+{
+    __m256 e = exp8(_mm256_sub_ps(_mm256_setzero_ps(), gate));
+    __m256 silu = _mm256_div_ps(gate, _mm256_add_ps(_mm256_set1_ps(1.0f), e));
+    return _mm256_mul_ps(silu, up);
+}
+
+static void avx2_silu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up)
+{
+    int64_t rows = out.shape[0], n = out.shape[1];
+    int threads = cpu_threads_for(dev, rows * n * 4);
+    int64_t piece = 512, num_pieces = ceil_div(n, piece); // so that one row feeds every thread
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t item = 0; item < rows * num_pieces; item++) {
+        int64_t row = item / num_pieces;
+        int64_t i = item % num_pieces * piece, end = min_i64(i + piece, n);
+        const float *gate = (const float *)gate_up.data + row * 2 * n, *up = gate + n;
+        float *to = (float *)out.data + row * n;
+        for (; i + LANES <= end; i += LANES)
+            _mm256_storeu_ps(to + i,
+                             silu_and_mul8(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i)));
+        if (i < end) {
+            __m256i mask = lane_mask(end - i);
+            _mm256_maskstore_ps(to + i, mask,
+                                silu_and_mul8(_mm256_maskload_ps(gate + i, mask),
+                                              _mm256_maskload_ps(up + i, mask)));
+        }
+    }
+}
+
+void cpu_ops_avx2(struct ops *ops)
+{
+    ops->name = "cpu/avx2";
+    ops->embedding = avx2_embedding;
+    ops->rms_norm = avx2_rms_norm;
+    ops->add_rms_norm = avx2_add_rms_norm;
+    ops->matmul = avx2_matmul;
+    ops->head_rms_norm = avx2_head_rms_norm;
+    ops->kv_cache_write = avx2_kv_cache_write;
+    ops->attention = avx2_attention;
+    ops->silu_and_mul = avx2_silu_and_mul;
+}
+#else
+typedef int avx2_is_for_x86_only; // a translation unit must not be empty
+#endif

@@ -1,0 +1,71 @@
+// What the files of the CPU backend share: how each fills the table, how many threads an operation
+// is worth, and reading single elements of any form.
+#pragma once
+
+#include "base/memory.h"
+#include "ops/ops.h"
+
+/** Fills every entry with portable C: the reference that tests compare against. */
+void cpu_ops_scalar(struct ops *ops);
+
+/** Replaces what AVX2, FMA and F16C do better. The machine must have them. */
+void cpu_ops_avx2(struct ops *ops);
+
+/** Threads for `work` multiply-adds (or as cheap steps): a hand-over costs a few microseconds, so
+ *  that little work is done by the caller alone. Results never depend on it. */
+static inline int cpu_threads_for(const struct device *dev, int64_t work)
+{
+    const int64_t work_per_thread = 32 * 1024;
+    return (int)max_i64(1, min_i64(dev->num_threads, work / work_per_thread));
+}
+
+/** Gives scratch back. An arena that was empty keeps its largest chunk, so that a loop settles. */
+static inline void cpu_scratch_end(struct arena *scratch, struct arena_mark mark)
+{
+    if (mark.used == 0)
+        arena_reset(scratch);
+    else
+        arena_release(scratch, mark);
+}
+
+/** Element i of an array of `form` at any address: mapped files align nothing. */
+static inline float cpu_load(enum weight_form form, const void *data, int64_t i)
+{
+    if (form == WEIGHT_F32) {
+        float value;
+        memcpy(&value, (const char *)data + i * 4, sizeof(value));
+        return value;
+    }
+    uint16_t bits;
+    memcpy(&bits, (const char *)data + i * 2, sizeof(bits));
+    return form == WEIGHT_BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+}
+
+static inline int64_t weight_form_bytes(enum weight_form form)
+{
+    return form == WEIGHT_F32 ? 4 : 2;
+}
+
+/** F32, F16 and BF16 are also forms. */
+static inline enum weight_form weight_form_of(enum dtype dtype)
+{
+    assert(dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16);
+    return dtype == DTYPE_F32 ? WEIGHT_F32 : dtype == DTYPE_F16 ? WEIGHT_F16 : WEIGHT_BF16;
+}
+
+/** The block of a sequence that holds a key; checked, since a wrong one is another user's text. */
+static inline int32_t cpu_block_of(const struct kv_cache *cache,
+                                   const struct attention_batch *batch, int32_t seq, int32_t key)
+{
+    int32_t column = key / cache->block_size;
+    CHECK(column < batch->max_blocks);
+    int32_t block = batch->block_table[(int64_t)seq * batch->max_blocks + column];
+    CHECK(block >= 0 && block < cache->num_blocks);
+    return block;
+}
+
+/** First key that a query at `position` sees. */
+static inline int32_t cpu_first_key(const struct attention_params *params, int32_t position)
+{
+    return params->window > 0 ? max_i32(0, position - params->window + 1) : 0;
+}
