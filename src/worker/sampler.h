@@ -17,21 +17,25 @@ struct sampler_history {
 
 /**
  * Draws the next token of one row. `logits`: [vocab_size] f32, overwritten. Depends on nothing but
- * its arguments; the random number is Philox4x32-10(seed, num_tokens - num_prompt_tokens).
- * Fills `*logprobs` (in `arena`) when params->num_logprobs >= 0. A row whose logits are not finite
- * returns -1.
+ * its arguments: the random number is Philox4x32-10 with the seed as key and the output position
+ * (num_tokens - num_prompt_tokens) as counter, its first two words make 53 bits of a uniform in
+ * [0, 1), and the token is where the cumulative distribution, in order of token ids, passes it.
+ * Fills `*logprobs` (in `arena`) when params->num_logprobs >= 0. Ids outside the vocabulary in
+ * history and parameters are skipped. Returns -1 (and fills nothing) when a logit is NaN or
+ * +infinity, or when no token is left; -infinity alone means that the token is impossible.
  */
 int32_t sampler_sample(float *logits, int32_t vocab_size, const struct sampling_params *params,
                        const struct sampler_history *history, struct token_logprobs *logprobs,
                        struct arena *arena);
 
 /** Log-probabilities of `token_id` and the `num_top` likeliest tokens under raw logits
- *  (log-softmax, f32 in, f64 sums). */
+ *  (log-softmax, f32 in, f64 sums), equal ones by rising id; at most vocab_size of them. The rank
+ *  counts the tokens that are at least as likely. */
 void sampler_logprobs(const float *logits, int32_t vocab_size, int32_t token_id, int32_t num_top,
                       struct token_logprobs *out, struct arena *arena);
 
 /** Applies everything up to the draw: on return `probs` [vocab_size] f64 is the distribution (zero:
- *  removed), or one-hot for greedy. For tests and for the draw itself. */
+ *  removed), or one-hot for greedy; all zero where sampler_sample() returns -1. */
 void sampler_distribution(float *logits, int32_t vocab_size, const struct sampling_params *params,
                           const struct sampler_history *history, double *probs,
                           struct arena *arena);

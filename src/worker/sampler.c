@@ -1,0 +1,381 @@
+// Logits → token ids and log-probabilities.
+//
+// The order is vLLM's: raw log-probabilities first; then allowed ids, bias, min_tokens; repetition,
+// frequency and presence penalty; then greedy, or temperature, min-p, top-k, top-p and a draw.
+//
+// min-p and top-k are thresholds on the logit, so they need no exponentials; top-k keeps the k
+// largest in a heap, top-p pops a heap until the mass is reached. A row costs a few passes over the
+// vocabulary and never a sort of it. Sums run in order of token ids in double precision: a result
+// depends on the arguments alone.
+#include "worker/sampler.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+/** Tokens that may still be drawn, ids rising; weights are exponentials, not yet divided by their
+ *  total. */
+struct candidates {
+    int32_t num;
+    int32_t *ids;
+    float *logits;
+    double *weights;
+    double total;
+};
+
+void philox4x32(uint64_t key, uint64_t counter_low, uint64_t counter_high, uint32_t out[4])
+{
+    enum { ROUNDS = 10 };
+    uint32_t c0 = (uint32_t)counter_low, c1 = (uint32_t)(counter_low >> 32);
+    uint32_t c2 = (uint32_t)counter_high, c3 = (uint32_t)(counter_high >> 32);
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t even = (uint64_t)0xD2511F53u * c0, odd = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(odd >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)odd;
+        c2 = (uint32_t)(even >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)even;
+        k0 += 0x9E3779B9u; // the golden ratio, and below the square root of three less one
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+/** Uniform in [0, 1) with 53 bits. */
+static double philox_uniform(uint64_t key, uint64_t counter)
+{
+    uint32_t words[4];
+    philox4x32(key, counter, 0, words);
+    return ((double)(words[0] >> 5) * 0x1p26 + (double)(words[1] >> 6)) * 0x1p-53;
+}
+
+static bool is_token(int32_t token_id, int32_t vocab_size)
+{
+    return token_id >= 0 && token_id < vocab_size;
+}
+
+static void forbid(float *logits, int32_t vocab_size, int32_t token_id)
+{
+    if (is_token(token_id, vocab_size))
+        logits[token_id] = -INFINITY;
+}
+
+static void keep_allowed(float *logits, int32_t vocab_size, const struct sampling_params *params,
+                         struct arena *arena)
+{
+    if (params->num_allowed_token_ids == 0)
+        return;
+    bool *is_allowed = arena_calloc(arena, (size_t)vocab_size, sizeof(bool));
+    for (int32_t i = 0; i < params->num_allowed_token_ids; i++) {
+        if (is_token(params->allowed_token_ids[i], vocab_size))
+            is_allowed[params->allowed_token_ids[i]] = true;
+    }
+    for (int32_t id = 0; id < vocab_size; id++) {
+        if (!is_allowed[id])
+            logits[id] = -INFINITY;
+    }
+}
+
+static void apply_penalties(float *logits, int32_t vocab_size, const struct sampling_params *params,
+                            const struct sampler_history *history, struct arena *arena)
+{
+    if (params->repetition_penalty == 1.0f && params->frequency_penalty == 0.0f &&
+        params->presence_penalty == 0.0f)
+        return;
+    // How often each token was put out; the prompt's tokens count as seen only.
+    int32_t *counts = arena_calloc(arena, (size_t)vocab_size, sizeof(*counts));
+    bool *is_seen = arena_calloc(arena, (size_t)vocab_size, sizeof(bool));
+    for (int32_t i = 0; i < history->num_tokens; i++) {
+        int32_t id = history->token_ids[i];
+        if (!is_token(id, vocab_size))
+            continue;
+        counts[id] += i >= history->num_prompt_tokens;
+        is_seen[id] = true;
+    }
+    for (int32_t id = 0; id < vocab_size; id++) {
+        if (!is_seen[id])
+            continue;
+        double logit = logits[id], penalty = params->repetition_penalty;
+        logit = logit > 0 ? logit / penalty : logit * penalty;
+        if (counts[id] > 0)
+            logit = logit - (double)params->frequency_penalty * counts[id] -
+                    (double)params->presence_penalty;
+        logits[id] = (float)logit;
+    }
+}
+
+/** All that changes logits before the choice between greedy and random. */
+static void adjust_logits(float *logits, int32_t vocab_size, const struct sampling_params *params,
+                          const struct sampler_history *history, struct arena *arena)
+{
+    keep_allowed(logits, vocab_size, params, arena);
+    for (int32_t i = 0; i < params->num_logit_bias; i++) {
+        if (is_token(params->logit_bias[i].token_id, vocab_size))
+            logits[params->logit_bias[i].token_id] += params->logit_bias[i].bias;
+    }
+    if (history->num_tokens - history->num_prompt_tokens < params->min_tokens) {
+        forbid(logits, vocab_size, params->eos_token_id);
+        for (int32_t i = 0; i < params->num_stop_token_ids; i++)
+            forbid(logits, vocab_size, params->stop_token_ids[i]);
+    }
+    apply_penalties(logits, vocab_size, params, history, arena);
+}
+
+/** The largest logit, of the lowest id on a tie; -1 when one is NaN or +infinity, or when none is
+ *  finite. (-infinity alone means: not this token.) */
+static int32_t arg_max(const float *logits, int32_t vocab_size)
+{
+    int32_t best = -1;
+    for (int32_t id = 0; id < vocab_size; id++) {
+        if (isnan(logits[id]) || logits[id] == INFINITY)
+            return -1;
+        if (logits[id] > (best < 0 ? -INFINITY : logits[best]))
+            best = id;
+    }
+    return best;
+}
+
+static bool is_greedy(const struct sampling_params *params)
+{
+    return !(params->temperature >= 1e-5f);
+}
+
+// ---- Heaps ---------------------------------------------------------------------------------
+
+/** Whether a stands before b by falling logit, lower ids first on a tie. */
+static bool ranks_before(const float *logits, int32_t a, int32_t b)
+{
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+}
+
+/** Restores a heap of ids below `at`. The root is the last in rank if `last_first`, else the
+ *  first. */
+static void sift_down(int32_t *heap, int32_t num, int32_t at, const float *logits, bool last_first)
+{
+    int32_t id = heap[at];
+    for (;;) {
+        int32_t child = 2 * at + 1;
+        if (child >= num)
+            break;
+        if (child + 1 < num && ranks_before(logits, heap[child + 1], heap[child]) != last_first)
+            child++;
+        if (ranks_before(logits, heap[child], id) == last_first)
+            break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = id;
+}
+
+static void build_heap(int32_t *heap, int32_t num, const float *logits, bool last_first)
+{
+    for (int32_t at = num / 2 - 1; at >= 0; at--)
+        sift_down(heap, num, at, logits, last_first);
+}
+
+/** The k first ids in rank (k <= vocab_size) as a heap whose root is the last of them. */
+static void select_top(int32_t *heap, int32_t k, const float *logits, int32_t vocab_size)
+{
+    for (int32_t id = 0; id < k; id++)
+        heap[id] = id;
+    build_heap(heap, k, logits, true);
+    for (int32_t id = k; k > 0 && id < vocab_size; id++) {
+        if (logits[id] > logits[heap[0]]) { // on a tie the lower id is there already
+            heap[0] = id;
+            sift_down(heap, k, 0, logits, true);
+        }
+    }
+}
+
+// ---- The distribution ----------------------------------------------------------------------
+
+/** The smallest logit that min-p and top-k leave; ties with the k-th stay. */
+static float keep_threshold(const float *logits, int32_t vocab_size, float max,
+                            const struct sampling_params *params, struct arena *arena)
+{
+    double threshold = -INFINITY;
+    if (params->min_p > 0) // p >= min_p * p_max, in logits
+        threshold = fmin(max, max + log(params->min_p) * (double)params->temperature);
+    if (params->top_k > 0 && params->top_k < vocab_size) {
+        struct arena_mark mark = arena_mark(arena);
+        int32_t *heap = arena_array(arena, int32_t, params->top_k);
+        select_top(heap, params->top_k, logits, vocab_size);
+        threshold = fmax(threshold, logits[heap[0]]);
+        arena_release(arena, mark);
+    }
+    // Rounded up to a float, so that comparing floats keeps what comparing doubles would.
+    float rounded = (float)threshold;
+    return (double)rounded < threshold ? nextafterf(rounded, INFINITY) : rounded;
+}
+
+static bool is_kept(float logit, float threshold)
+{
+    return logit >= threshold && logit > -INFINITY;
+}
+
+/** Collects what is left after min-p and top-k, with weights. */
+static void collect_candidates(struct candidates *c, const float *logits, int32_t vocab_size,
+                               float max, const struct sampling_params *params, struct arena *arena)
+{
+    float threshold = keep_threshold(logits, vocab_size, max, params, arena);
+    c->num = 0;
+    for (int32_t id = 0; id < vocab_size; id++)
+        c->num += is_kept(logits[id], threshold);
+    c->ids = arena_array(arena, int32_t, c->num);
+    c->logits = arena_array(arena, float, c->num);
+    c->weights = arena_array(arena, double, c->num);
+    c->total = 0;
+    int32_t i = 0;
+    for (int32_t id = 0; id < vocab_size; id++) {
+        if (!is_kept(logits[id], threshold))
+            continue;
+        c->ids[i] = id;
+        c->logits[i] = logits[id];
+        c->weights[i] = exp(((double)logits[id] - max) / (double)params->temperature);
+        c->total += c->weights[i];
+        i++;
+    }
+}
+
+/** Keeps the smallest set, by falling weight, whose share of the total reaches top_p. */
+static void keep_top_p(struct candidates *c, double top_p, struct arena *arena)
+{
+    struct arena_mark mark = arena_mark(arena);
+    int32_t *heap = arena_array(arena, int32_t, c->num); // of positions in c
+    for (int32_t i = 0; i < c->num; i++)
+        heap[i] = i;
+    build_heap(heap, c->num, c->logits, false);
+    double mass = 0;
+    int32_t num_left = c->num, last; // what is kept ends with `last`; the first always stays
+    do {
+        last = heap[0];
+        mass += c->weights[last];
+        heap[0] = heap[--num_left];
+        sift_down(heap, num_left, 0, c->logits, false);
+    } while (num_left > 0 && mass < top_p * c->total);
+    arena_release(arena, mark);
+
+    float last_logit = c->logits[last];
+    int32_t num_kept = 0;
+    c->total = 0;
+    for (int32_t i = 0; i < c->num; i++) {
+        if (c->logits[i] < last_logit || (c->logits[i] == last_logit && i > last))
+            continue;
+        c->ids[num_kept] = c->ids[i];
+        c->weights[num_kept] = c->weights[i];
+        c->total += c->weights[i];
+        num_kept++;
+    }
+    c->num = num_kept;
+}
+
+/** All steps up to the draw. Greedy: the one token. None left, or logits not finite: num 0. */
+static void find_candidates(struct candidates *c, float *logits, int32_t vocab_size,
+                            const struct sampling_params *params,
+                            const struct sampler_history *history, struct arena *arena)
+{
+    *c = (struct candidates){0};
+    if (arg_max(logits, vocab_size) < 0) // before masks could hide it
+        return;
+    adjust_logits(logits, vocab_size, params, history, arena);
+    int32_t best = arg_max(logits, vocab_size);
+    if (best < 0)
+        return;
+    if (is_greedy(params)) {
+        c->num = 1;
+        c->ids = arena_array(arena, int32_t, 1);
+        c->weights = arena_array(arena, double, 1);
+        c->ids[0] = best;
+        c->weights[0] = c->total = 1;
+        return;
+    }
+    collect_candidates(c, logits, vocab_size, logits[best], params, arena);
+    if (params->top_p < 1 && c->num > 0)
+        keep_top_p(c, params->top_p, arena);
+}
+
+/** The inverse of the cumulative distribution in order of token ids, at a uniform number. */
+static int32_t draw(const struct candidates *c, double uniform)
+{
+    double target = uniform * c->total, sum = 0;
+    int32_t drawn = -1;
+    for (int32_t i = 0; i < c->num; i++) {
+        if (c->weights[i] <= 0)
+            continue;
+        drawn = c->ids[i]; // the last one, should rounding leave the sum below the target
+        sum += c->weights[i];
+        if (sum > target)
+            break;
+    }
+    return drawn;
+}
+
+void sampler_distribution(float *logits, int32_t vocab_size, const struct sampling_params *params,
+                          const struct sampler_history *history, double *probs, struct arena *arena)
+{
+    struct arena_mark mark = arena_mark(arena);
+    struct candidates c;
+    find_candidates(&c, logits, vocab_size, params, history, arena);
+    memset(probs, 0, (size_t)vocab_size * sizeof(*probs));
+    for (int32_t i = 0; i < c.num; i++)
+        probs[c.ids[i]] = c.weights[i] / c.total;
+    arena_release(arena, mark);
+}
+
+void sampler_logprobs(const float *logits, int32_t vocab_size, int32_t token_id, int32_t num_top,
+                      struct token_logprobs *out, struct arena *arena)
+{
+    CHECK(is_token(token_id, vocab_size));
+    num_top = max_i32(0, min_i32(num_top, vocab_size));
+    int32_t *ids = arena_array(arena, int32_t, (size_t)num_top + 1);
+    float *logprobs = arena_array(arena, float, (size_t)num_top + 1);
+
+    ids[0] = token_id;
+    int32_t *heap = ids + 1;
+    select_top(heap, num_top, logits, vocab_size);
+    for (int32_t left = num_top - 1; left > 0; left--) { // the root is last in rank: sort in place
+        int32_t root = heap[0];
+        heap[0] = heap[left];
+        heap[left] = root;
+        sift_down(heap, left, 0, logits, true);
+    }
+
+    float max = -INFINITY;
+    int32_t rank = 0;
+    for (int32_t id = 0; id < vocab_size; id++) {
+        max = fmaxf(max, logits[id]);
+        rank += logits[id] >= logits[token_id];
+    }
+    double sum = 0;
+    for (int32_t id = 0; id < vocab_size; id++)
+        sum += exp((double)logits[id] - max);
+    double log_sum = log(sum) + max;
+    for (int32_t i = 0; i <= num_top; i++)
+        logprobs[i] = (float)(logits[ids[i]] - log_sum);
+    *out = (struct token_logprobs){
+        .num_entries = num_top + 1, .token_ids = ids, .logprobs = logprobs, .rank = rank};
+}
+
+int32_t sampler_sample(float *logits, int32_t vocab_size, const struct sampling_params *params,
+                       const struct sampler_history *history, struct token_logprobs *logprobs,
+                       struct arena *arena)
+{
+    float *raw = NULL;
+    if (params->num_logprobs >= 0) {
+        raw = arena_array(arena, float, vocab_size);
+        memcpy(raw, logits, (size_t)vocab_size * sizeof(*raw));
+    }
+    struct arena_mark mark = arena_mark(arena);
+    struct candidates c;
+    find_candidates(&c, logits, vocab_size, params, history, arena);
+    uint64_t position = (uint64_t)(history->num_tokens - history->num_prompt_tokens);
+    int32_t token_id = draw(&c, philox_uniform(params->seed, position));
+    arena_release(arena, mark);
+    if (raw && token_id >= 0)
+        sampler_logprobs(raw, vocab_size, token_id, params->num_logprobs, logprobs, arena);
+    return token_id;
+}
