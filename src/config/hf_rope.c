@@ -16,10 +16,15 @@ static const struct {
     const char *name;
     enum rope_type type;
 } rope_names[] = {
-    {"default", ROPE_DEFAULT}, {"mrope", ROPE_DEFAULT}, // text has equal positions on all three
-                                                        // axes
-    {"linear", ROPE_LINEAR},   {"dynamic", ROPE_DYNAMIC},    {"llama3", ROPE_LLAMA3},
-    {"yarn", ROPE_YARN},       {"deepseek_yarn", ROPE_YARN}, {"longrope", ROPE_LONGROPE},
+    {"default", ROPE_DEFAULT},
+    {"mrope", ROPE_DEFAULT}, // text has equal positions on all three
+                             // axes
+    {"linear", ROPE_LINEAR},
+    {"dynamic", ROPE_DYNAMIC},
+    {"llama3", ROPE_LLAMA3},
+    {"yarn", ROPE_YARN},
+    {"deepseek_yarn", ROPE_YARN},
+    {"longrope", ROPE_LONGROPE},
     {"su", ROPE_LONGROPE},
 };
 

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "base/arena.h"
+#include "base/buf.h"
 #include "base/dtype.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -119,6 +120,9 @@ enum options_outcome { OPTIONS_RUN, OPTIONS_EXIT };
 enum options_outcome options_parse_serve(struct serve_options *options, int argc, char **argv,
                                          int *exit_status);
 void options_deinit(struct serve_options *options);
+
+/** Appends what differs from the defaults, for the log: {'port': 8001, 'api_key': ['***']}. */
+void options_non_default(const struct serve_options *options, struct buf *out);
 
 /** `25.6k` = 25600, `32K` = 32768, `1m`, `2G` ...: the grammar of reference section 1.2.
  *  Errors: INVALID. */
