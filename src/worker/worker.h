@@ -43,9 +43,10 @@ void engine_config_deinit(struct engine_config *config);
 void engine_config_log(const struct engine_config *config);
 
 /**
- * Maps the checkpoint, builds the model and allocates exactly what was planned.
- * `progress` (may be NULL) grows while a long step computes, for the watchdog.
- * Errors: NOT_FOUND, INVALID, UNSUPPORTED, OUT_OF_MEMORY, naming file and tensor.
+ * Maps the checkpoint, builds the model and allocates exactly what was planned. `config`, its
+ * options and its model outlive the executor. `progress` (may be NULL) grows while a long step
+ * computes, for the watchdog. Errors: NOT_FOUND, INVALID, UNSUPPORTED, OUT_OF_MEMORY, naming file
+ * and tensor.
  */
 NODISCARD enum status executor_create(struct executor **out, const struct engine_config *config,
                                       _Atomic int64_t *progress, struct error *err);

@@ -1,0 +1,84 @@
+// Bulk conversion between float dtypes, and made-up values: see convert.h.
+#include "model_loader/convert.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { BLOCK = 16384 }; // elements that one thread handles at a time
+
+static float load_value(const char *src, enum dtype dtype, size_t i)
+{
+    if (dtype == DTYPE_F32) {
+        float value;
+        memcpy(&value, src + i * sizeof(value), sizeof(value));
+        return value;
+    }
+    uint16_t bits;
+    memcpy(&bits, src + i * sizeof(bits), sizeof(bits));
+    return dtype == DTYPE_BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+}
+
+/** False if a finite value became infinite. */
+static bool store_value(char *dst, enum dtype dtype, size_t i, float value)
+{
+    if (dtype == DTYPE_F32) {
+        memcpy(dst + i * sizeof(value), &value, sizeof(value));
+        return true;
+    }
+    uint16_t bits = dtype == DTYPE_BF16 ? f32_to_bf16(value) : f32_to_f16(value);
+    memcpy(dst + i * sizeof(bits), &bits, sizeof(bits));
+    uint16_t infinity = dtype == DTYPE_BF16 ? 0x7F80 : 0x7C00;
+    return (bits & 0x7FFF) != infinity || isinf(value);
+}
+
+bool convert_values(void *dst, enum dtype dst_dtype, const void *src, enum dtype src_dtype,
+                    size_t count)
+{
+    assert(dtype_size(src_dtype) == 2 || src_dtype == DTYPE_F32);
+    assert(dtype_size(dst_dtype) == 2 || dst_dtype == DTYPE_F32);
+    int64_t num_blocks = (int64_t)((count + BLOCK - 1) / BLOCK);
+    int all_fit = 1;
+#pragma omp parallel for reduction(& : all_fit) if (num_blocks > 1)
+    for (int64_t block = 0; block < num_blocks; block++) {
+        size_t begin = (size_t)block * BLOCK;
+        size_t end = begin + BLOCK < count ? begin + BLOCK : count;
+        if (src_dtype == dst_dtype) {
+            size_t size = dtype_size(src_dtype);
+            memcpy((char *)dst + begin * size, (const char *)src + begin * size,
+                   (end - begin) * size);
+            continue;
+        }
+        for (size_t i = begin; i < end; i++)
+            all_fit &= store_value(dst, dst_dtype, i, load_value(src, src_dtype, i));
+    }
+    return all_fit;
+}
+
+/** A bijective mix of 64 bits (the finaliser of SplitMix64, Steele et al. 2014). */
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+void dummy_values(void *dst, enum dtype dtype, size_t count, struct str name)
+{
+    bool is_norm = str_ends_with(name, STR("norm.weight"));
+    uint64_t key = str_hash(name);
+    int64_t num_blocks = (int64_t)((count + BLOCK - 1) / BLOCK);
+#pragma omp parallel for if (num_blocks > 1)
+    for (int64_t block = 0; block < num_blocks; block++) {
+        size_t begin = (size_t)block * BLOCK;
+        size_t end = begin + BLOCK < count ? begin + BLOCK : count;
+        for (size_t i = begin; i < end; i++) {
+            // Four values of 16 bits from each mixed counter.
+            int16_t bits = (int16_t)(mix(key + i / 4) >> (i % 4 * 16));
+            float value = is_norm ? 1.0f : (float)bits * 0x1p-20f;
+            (void)store_value(dst, dtype, i, value);
+        }
+    }
+}

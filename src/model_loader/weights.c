@@ -1,0 +1,448 @@
+// Parameters by name and shape: see weights.h.
+#include "model_loader/weights.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "model_loader/convert.h"
+
+enum { MAX_PARTS = 4, MAX_LISTED_NAMES = 8 };
+
+/** Memory that the store gives back. */
+struct weight_allocation {
+    struct weight_allocation *next;
+    void *ptr;
+    bool is_device; // from the backend, not from the host's heap
+};
+
+enum status weight_store_open(struct weight_store *store, struct device *dev,
+                              const struct weight_store_options *options, struct error *err)
+{
+    *store = (struct weight_store){.options = *options, .dev = dev};
+    if (options->is_dummy)
+        return STATUS_OK;
+    TRY(checkpoint_open(&store->checkpoint, options->dir, err));
+    store->is_used = xcalloc(store->checkpoint.num_tensors + 1, sizeof(bool));
+    return STATUS_OK;
+}
+
+void weight_store_close(struct weight_store *store)
+{
+    if (!store)
+        return;
+    for (struct weight_allocation *a = store->allocations; a;) {
+        struct weight_allocation *next = a->next;
+        if (a->is_device)
+            store->dev->ops.free(store->dev, a->ptr);
+        else
+            free(a->ptr);
+        free(a);
+        a = next;
+    }
+    free(store->is_used);
+    checkpoint_close(&store->checkpoint);
+    arena_deinit(&store->arena);
+    *store = (struct weight_store){0};
+}
+
+static void keep_allocation(struct weight_store *store, void *ptr, bool is_device)
+{
+    struct weight_allocation *allocation = xmalloc(sizeof(*allocation));
+    *allocation = (struct weight_allocation){store->allocations, ptr, is_device};
+    store->allocations = allocation;
+}
+
+static bool is_harmless(struct str name, const char *const *prefixes, size_t num_prefixes)
+{
+    static const char *const SUFFIXES[] = {".rotary_emb.inv_freq", ".attn.bias", ".masked_bias"};
+    for (size_t i = 0; i < ARRAY_LEN(SUFFIXES); i++) {
+        if (str_ends_with(name, str_from(SUFFIXES[i])))
+            return true;
+    }
+    for (size_t i = 0; i < num_prefixes; i++) {
+        if (str_starts_with(name, str_from(prefixes[i])))
+            return true;
+    }
+    return false;
+}
+
+static void list_name(struct buf *list, size_t count, struct str name)
+{
+    if (count < MAX_LISTED_NAMES)
+        buf_printf(list, "%s" STR_FORMAT, count ? ", " : "", STR_ARG(str_slice(name, 0, 80)));
+    else if (count == MAX_LISTED_NAMES)
+        buf_append_c(list, " ...");
+}
+
+enum status weight_store_check_unused(const struct weight_store *store,
+                                      const char *const *ignored_prefixes, size_t num_ignored,
+                                      struct error *err)
+{
+    const struct checkpoint *checkpoint = &store->checkpoint;
+    struct buf harmless = {0}, unknown = {0};
+    size_t num_harmless = 0, num_unknown = 0;
+    for (size_t i = 0; i < checkpoint->num_tensors; i++) {
+        if (store->is_used[i])
+            continue;
+        struct str name = checkpoint->tensors[i]->name;
+        if (is_harmless(name, ignored_prefixes, num_ignored))
+            list_name(&harmless, num_harmless++, name);
+        else
+            list_name(&unknown, num_unknown++, name);
+    }
+    if (num_harmless > 0 && store->options.mode == WEIGHTS_LOAD)
+        log_warning("%zu tensors of the checkpoint are not needed and were skipped: " STR_FORMAT,
+                    num_harmless, STR_ARG(buf_str(&harmless)));
+    enum status status = STATUS_OK;
+    if (num_unknown > 0)
+        status =
+            error_set(err, STATUS_INVALID,
+                      "%s: the model has no place for %zu of the checkpoint's tensors: " STR_FORMAT,
+                      checkpoint->dir, num_unknown, STR_ARG(buf_str(&unknown)));
+    buf_deinit(&harmless);
+    buf_deinit(&unknown);
+    return status;
+}
+
+struct weights weights_at(const struct weights *w, const char *format, ...)
+{
+    struct weights inner = {.store = w->store};
+    char name[sizeof(inner.prefix)];
+    va_list args;
+    va_start(args, format);
+    int len = vsnprintf(name, sizeof(name), format, args);
+    va_end(args);
+    CHECK(len >= 0 && strlen(w->prefix) + (size_t)len + 2 <= sizeof(inner.prefix));
+    snprintf(inner.prefix, sizeof(inner.prefix), "%.*s%.*s.", (int)strlen(w->prefix), w->prefix,
+             len, name);
+    return inner;
+}
+
+/** A full tensor name: prefix, module, ".weight" or ".bias". */
+struct full_name {
+    char text[256];
+};
+
+static struct full_name full_name(const struct weights *w, const char *name, const char *suffix)
+{
+    struct full_name full;
+    int len = snprintf(full.text, sizeof(full.text), "%s%s%s", w->prefix, name, suffix);
+    CHECK(len > 0 && (size_t)len < sizeof(full.text));
+    return full;
+}
+
+bool weights_has(const struct weights *w, const char *name)
+{
+    struct full_name full = full_name(w, name, "");
+    return w->store->options.is_dummy ||
+           checkpoint_find(&w->store->checkpoint, str_from(full.text)) >= 0;
+}
+
+static bool is_float(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
+}
+
+/** Where a parameter comes from: a tensor of the checkpoint, or its name's random values. */
+struct source {
+    struct full_name name;
+    const struct safetensor *tensor; // NULL: dummy
+    enum dtype dtype;
+    size_t count; // elements
+};
+
+/** Finds a parameter and checks its shape [rows, cols], or [cols] when rows is negative. */
+static enum status find_source(const struct weights *w, struct full_name name, int64_t rows,
+                               int64_t cols, struct source *out, struct error *err)
+{
+    struct weight_store *store = w->store;
+    *out = (struct source){.name = name, .dtype = store->options.model_dtype};
+    if (cols < 1 || rows == 0 ||
+        !size_mul(&out->count, (size_t)(rows < 0 ? 1 : rows), (size_t)cols))
+        return error_set(err, STATUS_INVALID, "%s: its size would be [%" PRId64 ", %" PRId64 "]",
+                         name.text, rows, cols);
+    if (store->options.is_dummy)
+        return STATUS_OK;
+    int64_t index = checkpoint_find(&store->checkpoint, str_from(name.text));
+    if (index < 0)
+        return error_set(err, STATUS_NOT_FOUND, "%s: the checkpoint in %s lacks this tensor",
+                         name.text, store->checkpoint.dir);
+    const struct safetensor *tensor = store->checkpoint.tensors[index];
+    bool fits = rows < 0
+                    ? tensor->ndim == 1 && tensor->shape[0] == cols
+                    : tensor->ndim == 2 && tensor->shape[0] == rows && tensor->shape[1] == cols;
+    if (!fits || !is_float(tensor->dtype)) {
+        struct arena arena = {0};
+        char expected[64];
+        if (rows < 0)
+            snprintf(expected, sizeof(expected), "[%" PRId64 "]", cols);
+        else
+            snprintf(expected, sizeof(expected), "[%" PRId64 ", %" PRId64 "]", rows, cols);
+        enum status status = error_set(err, fits ? STATUS_UNSUPPORTED : STATUS_INVALID,
+                                       "%s: found %s, expected %s%s (%s)", name.text,
+                                       safetensor_describe(tensor, &arena),
+                                       fits ? "F32, F16 or BF16 " : "", expected, tensor->file);
+        arena_deinit(&arena);
+        return status;
+    }
+    store->is_used[index] = true;
+    out->tensor = tensor;
+    out->dtype = tensor->dtype;
+    return STATUS_OK;
+}
+
+/** The dtype in which a parameter is kept. */
+static enum dtype kept_dtype(const struct weight_store *store, const struct source *source)
+{
+    return store->options.keeps_dtype ? source->dtype : store->options.model_dtype;
+}
+
+/** Writes a parameter's values as `dtype`. */
+static enum status read_source(void *out, enum dtype dtype, const struct source *source,
+                               struct error *err)
+{
+    if (!source->tensor) {
+        dummy_values(out, dtype, source->count, str_from(source->name.text));
+        return STATUS_OK;
+    }
+    if (!convert_values(out, dtype, source->tensor->data, source->dtype, source->count))
+        return error_set(err, STATUS_INVALID, "%s: a value is too large for %s (%s)",
+                         source->name.text, dtype_name(dtype), source->tensor->file);
+    return STATUS_OK;
+}
+
+static enum status host_alloc(void **out, size_t size_bytes, struct error *err)
+{
+    size_t rounded;
+    if (!size_add(&rounded, size_bytes, 63))
+        rounded = 0;
+    *out = rounded ? aligned_alloc(64, rounded & ~(size_t)63) : NULL;
+    if (!*out)
+        return error_set(err, STATUS_OUT_OF_MEMORY, "%zu bytes for weights were refused",
+                         size_bytes);
+    return STATUS_OK;
+}
+
+/** Whether kernels can read a tensor where it is mapped. */
+static bool is_readable_in_place(const struct source *source, enum dtype dtype)
+{
+    return source->tensor && source->dtype == dtype &&
+           (uintptr_t)source->tensor->data % dtype_size(dtype) == 0;
+}
+
+static enum status read_vector(float *out, const struct weights *w, const struct source *source,
+                               struct error *err)
+{
+    enum dtype dtype = kept_dtype(w->store, source);
+    if (dtype == DTYPE_F32)
+        return read_source(out, DTYPE_F32, source, err);
+    // Through the model's dtype, so that a chosen lower precision rounds vectors as well.
+    void *rounded = xmalloc(source->count * dtype_size(dtype));
+    enum status status = read_source(rounded, dtype, source, err);
+    if (status == STATUS_OK) {
+        bool fits = convert_values(out, DTYPE_F32, rounded, dtype, source->count);
+        CHECK(fits); // float32 holds them all
+    }
+    free(rounded);
+    return status;
+}
+
+enum status weights_vector(const struct weights *w, const char *name, int64_t n, const float **out,
+                           struct error *err)
+{
+    struct weight_store *store = w->store;
+    struct source source;
+    *out = NULL;
+    TRY(find_source(w, full_name(w, name, ""), -1, n, &source, err));
+    store->bytes.copied += n * (int64_t)sizeof(float);
+    if (store->options.mode == WEIGHTS_PLAN)
+        return STATUS_OK;
+    float *values = arena_array(&store->arena, float, n);
+    *out = values;
+    return read_vector(values, w, &source, err);
+}
+
+static enum weight_form form_of(enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_F16:
+        return WEIGHT_F16;
+    case DTYPE_BF16:
+        return WEIGHT_BF16;
+    default:
+        assert(dtype == DTYPE_F32);
+        return WEIGHT_F32;
+    }
+}
+
+/** Values of one or more parameters in a row: in place where they lie so, else a copy, which the
+ *  caller owns as `*copy`. In PLAN mode a copy is not made and the result is NULL. */
+static enum status join_sources(const struct weights *w, const struct source *sources,
+                                size_t num_sources, enum dtype dtype, const void **out, void **copy,
+                                struct error *err)
+{
+    *copy = NULL;
+    bool in_place = true;
+    size_t count = 0;
+    for (size_t i = 0; i < num_sources; i++) {
+        in_place = in_place && is_readable_in_place(&sources[i], dtype);
+        if (in_place && i > 0)
+            in_place =
+                (const char *)sources[i - 1].tensor->data + sources[i - 1].tensor->size_bytes ==
+                (const char *)sources[i].tensor->data;
+        if (!size_add(&count, count, sources[i].count))
+            return error_set(err, STATUS_TOO_LARGE, "%s: too large", sources[i].name.text);
+    }
+    *out = in_place ? sources[0].tensor->data : NULL;
+    if (in_place || w->store->options.mode == WEIGHTS_PLAN)
+        return STATUS_OK;
+    size_t size_bytes;
+    if (!size_mul(&size_bytes, count, dtype_size(dtype)))
+        return error_set(err, STATUS_TOO_LARGE, "%s: too large", sources[0].name.text);
+    TRY(host_alloc(copy, size_bytes, err));
+    char *end = *copy;
+    for (size_t i = 0; i < num_sources; i++) {
+        TRY(read_source(end, dtype, &sources[i], err));
+        end += sources[i].count * dtype_size(dtype);
+    }
+    *out = *copy;
+    return STATUS_OK;
+}
+
+/** Hands a weight to the backend and settles who owns its memory; `copy` (or NULL) is the host's
+ *  copy behind w->data. */
+static enum status prepare(struct weight_store *store, struct weight *weight, void *copy,
+                           int64_t size_bytes, struct error *err)
+{
+    struct device *dev = store->dev;
+    size_t prepared_bytes = dev->ops.prepared_weight_bytes(dev, weight);
+    if (store->options.mode == WEIGHTS_PLAN) {
+        bool is_mapped = weight->data != NULL;
+        store->bytes.copied +=
+            prepared_bytes ? (int64_t)prepared_bytes : (is_mapped ? 0 : size_bytes);
+        store->bytes.mapped += prepared_bytes || !is_mapped ? 0 : size_bytes;
+        return STATUS_OK;
+    }
+    enum status status = dev->ops.prepare_weight(dev, weight, err);
+    if (weight->is_packed) {
+        keep_allocation(store, (void *)(uintptr_t)weight->data, true);
+        free(copy);
+    } else if (copy) {
+        keep_allocation(store, copy, false);
+    }
+    if (prepared_bytes || copy)
+        store->bytes.copied += prepared_bytes ? (int64_t)prepared_bytes : size_bytes;
+    else
+        store->bytes.mapped += size_bytes;
+    return status;
+}
+
+static enum status load_bias(const struct weights *w, const struct weights_part *parts,
+                             size_t num_parts, int64_t out_features, const float **out,
+                             struct error *err)
+{
+    struct weight_store *store = w->store;
+    store->bytes.copied += out_features * (int64_t)sizeof(float);
+    float *bias = NULL;
+    if (store->options.mode == WEIGHTS_LOAD)
+        bias = arena_array(&store->arena, float, out_features);
+    *out = bias;
+    for (size_t i = 0; i < num_parts; i++) {
+        struct source source;
+        TRY(find_source(w, full_name(w, parts[i].module, ".bias"), -1, parts[i].out_features,
+                        &source, err));
+        if (bias) {
+            TRY(read_vector(bias, w, &source, err));
+            bias += parts[i].out_features;
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status weights_matrix(const struct weights *w, const struct weights_part *parts,
+                           size_t num_parts, int64_t in_features, bool has_bias, struct weight *out,
+                           struct error *err)
+{
+    assert(num_parts > 0 && num_parts <= MAX_PARTS);
+    struct source sources[MAX_PARTS];
+    int64_t out_features = 0;
+    for (size_t i = 0; i < num_parts; i++) {
+        TRY(find_source(w, full_name(w, parts[i].module, ".weight"), parts[i].out_features,
+                        in_features, &sources[i], err));
+        out_features += parts[i].out_features;
+    }
+    enum dtype dtype = kept_dtype(w->store, &sources[0]);
+    *out = (struct weight){
+        .form = form_of(dtype), .out_features = out_features, .in_features = in_features};
+    if (has_bias)
+        TRY(load_bias(w, parts, num_parts, out_features, &out->bias, err));
+    void *copy;
+    enum status status = join_sources(w, sources, num_parts, dtype, &out->data, &copy, err);
+    if (status != STATUS_OK) {
+        free(copy);
+        return status;
+    }
+    int64_t size_bytes = out_features * in_features * (int64_t)dtype_size(dtype);
+    return prepare(w->store, out, copy, size_bytes, err);
+}
+
+enum status weights_table(const struct weights *w, const char *name, int64_t rows, int64_t cols,
+                          struct tensor *out, struct error *err)
+{
+    struct source source;
+    TRY(find_source(w, full_name(w, name, ""), rows, cols, &source, err));
+    enum dtype dtype = kept_dtype(w->store, &source);
+    const void *data;
+    void *copy;
+    enum status status = join_sources(w, &source, 1, dtype, &data, &copy, err);
+    if (copy)
+        keep_allocation(w->store, copy, false);
+    // The table is only ever read; a tensor's pointer has no const of its own.
+    *out = tensor_2d((void *)(uintptr_t)data, dtype, rows, cols);
+    int64_t size_bytes = rows * cols * (int64_t)dtype_size(dtype);
+    if (is_readable_in_place(&source, dtype))
+        w->store->bytes.mapped += size_bytes;
+    else
+        w->store->bytes.copied += size_bytes;
+    return status;
+}
+
+enum status weights_matrix_from_table(const struct weights *w, struct tensor table,
+                                      struct weight *out, struct error *err)
+{
+    struct weight_store *store = w->store;
+    *out = (struct weight){.form = form_of(table.dtype),
+                           .out_features = table.shape[0],
+                           .in_features = table.shape[1],
+                           .data = table.data};
+    size_t prepared_bytes = store->dev->ops.prepared_weight_bytes(store->dev, out);
+    store->bytes.copied += (int64_t)prepared_bytes;
+    if (store->options.mode == WEIGHTS_PLAN)
+        return STATUS_OK;
+    enum status status = store->dev->ops.prepare_weight(store->dev, out, err);
+    if (out->is_packed)
+        keep_allocation(store, (void *)(uintptr_t)out->data, true);
+    return status;
+}
+
+enum status weights_reserve(const struct weights *w, size_t size_bytes, void **out,
+                            struct error *err)
+{
+    struct weight_store *store = w->store;
+    *out = NULL;
+    store->bytes.copied += (int64_t)size_bytes;
+    if (store->options.mode == WEIGHTS_PLAN)
+        return STATUS_OK;
+    *out = store->dev->ops.alloc(store->dev, size_bytes);
+    if (!*out)
+        return error_set(err, STATUS_OUT_OF_MEMORY, "%zu bytes for a table were refused",
+                         size_bytes);
+    keep_allocation(store, *out, true);
+    return STATUS_OK;
+}

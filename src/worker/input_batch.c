@@ -1,0 +1,274 @@
+// The persistent batch: see input_batch.h.
+#include "worker/input_batch.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/memory.h"
+
+enum { ALIGNMENT = 64 };
+
+/** Hands out parts of one mapping; with a NULL base it only counts. */
+struct carver {
+    char *base;
+    size_t used_bytes;
+};
+
+static void *carve(struct carver *carver, size_t count, size_t size_bytes)
+{
+    void *part = carver->base ? carver->base + carver->used_bytes : NULL;
+    size_t bytes = count * size_bytes;
+    carver->used_bytes += (bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
+    return part;
+}
+
+#define CARVE(carver, type, count) ((type *)carve((carver), (size_t)(count), sizeof(type)))
+
+static void carve_row(struct batch_row *row, struct carver *carver,
+                      const struct input_batch_options *options, int32_t max_blocks)
+{
+    // One more than fits: the last token drawn is never computed.
+    int32_t *token_ids = CARVE(carver, int32_t, options->max_model_len + 1);
+    int32_t *stop_token_ids = CARVE(carver, int32_t, MAX_STOP_TOKEN_IDS);
+    struct logit_bias *logit_bias = CARVE(carver, struct logit_bias, MAX_LOGIT_BIAS);
+    int32_t *allowed_token_ids = CARVE(carver, int32_t, MAX_ALLOWED_TOKEN_IDS);
+    if (row) {
+        row->token_ids = token_ids;
+        row->sampling.stop_token_ids = stop_token_ids;
+        row->sampling.logit_bias = logit_bias;
+        row->sampling.allowed_token_ids = allowed_token_ids;
+    }
+    for (int32_t g = 0; g < options->kv_cache->num_groups; g++) {
+        int32_t *table = CARVE(carver, int32_t, max_blocks);
+        if (row)
+            row->block_table[g] = table;
+    }
+}
+
+/** Lays all arrays out; `batch` without memory only learns how much they take. */
+static size_t lay_out(struct input_batch *batch)
+{
+    const struct input_batch_options *options = &batch->options;
+    struct carver carver = {batch->memory, 0};
+    batch->max_blocks = (int32_t)ceil_div(options->max_model_len, options->kv_cache->block_size);
+    int32_t num_seqs = options->max_num_seqs, num_tokens = options->max_num_batched_tokens;
+    batch->rows = CARVE(&carver, struct batch_row, num_seqs);
+    batch->token_ids = CARVE(&carver, int32_t, num_tokens);
+    batch->positions = CARVE(&carver, int32_t, num_tokens);
+    batch->token_seq = CARVE(&carver, int32_t, num_tokens);
+    batch->query_start = CARVE(&carver, int32_t, num_seqs + 1);
+    batch->seq_lens = CARVE(&carver, int32_t, num_seqs + 1);
+    for (int32_t g = 0; g < options->kv_cache->num_groups; g++) {
+        batch->slot_mapping[g] = CARVE(&carver, int64_t, num_tokens);
+        batch->step_tables[g] = CARVE(&carver, int32_t, (size_t)num_seqs * batch->max_blocks);
+    }
+    for (int32_t i = 0; i < num_seqs; i++)
+        carve_row(batch->rows ? &batch->rows[i] : NULL, &carver, options, batch->max_blocks);
+    return carver.used_bytes;
+}
+
+size_t input_batch_bytes(const struct input_batch_options *options)
+{
+    struct input_batch batch = {.options = *options};
+    return lay_out(&batch);
+}
+
+enum status input_batch_init(struct input_batch *batch, const struct input_batch_options *options,
+                             struct error *err)
+{
+    *batch = (struct input_batch){.options = *options};
+    size_t bytes = lay_out(batch);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+        *batch = (struct input_batch){0};
+        return error_set(err, STATUS_OUT_OF_MEMORY,
+                         "%zu bytes for the batch of %d requests were refused", bytes,
+                         options->max_num_seqs);
+    }
+    batch->memory = memory;
+    batch->memory_bytes = bytes;
+    lay_out(batch);
+    return STATUS_OK;
+}
+
+void input_batch_deinit(struct input_batch *batch)
+{
+    if (batch && batch->memory)
+        munmap(batch->memory, batch->memory_bytes);
+    if (batch)
+        *batch = (struct input_batch){0};
+}
+
+static struct batch_row *row_at(struct input_batch *batch, int32_t row)
+{
+    CHECK(row >= 0 && row < batch->options.max_num_seqs);
+    return &batch->rows[row];
+}
+
+static void copy_array(const void *to, const void *from, size_t count, size_t size_bytes)
+{
+    if (count > 0)
+        memcpy((void *)(uintptr_t)to, from, count * size_bytes); // `to` is the row's own array
+}
+
+static void copy_sampling(struct sampling_params *own, const struct sampling_params *from)
+{
+    CHECK(from->num_stop_token_ids >= 0 && from->num_stop_token_ids <= MAX_STOP_TOKEN_IDS);
+    CHECK(from->num_logit_bias >= 0 && from->num_logit_bias <= MAX_LOGIT_BIAS);
+    CHECK(from->num_allowed_token_ids >= 0 && from->num_allowed_token_ids <= MAX_ALLOWED_TOKEN_IDS);
+    struct sampling_params copy = *from;
+    copy.stop_token_ids = own->stop_token_ids;
+    copy.logit_bias = own->logit_bias;
+    copy.allowed_token_ids = own->allowed_token_ids;
+    copy_array(copy.stop_token_ids, from->stop_token_ids, (size_t)from->num_stop_token_ids,
+               sizeof(int32_t));
+    copy_array(copy.logit_bias, from->logit_bias, (size_t)from->num_logit_bias,
+               sizeof(struct logit_bias));
+    copy_array(copy.allowed_token_ids, from->allowed_token_ids, (size_t)from->num_allowed_token_ids,
+               sizeof(int32_t));
+    *own = copy;
+}
+
+static void add_request(struct input_batch *batch, const struct scheduled_new_request *request)
+{
+    struct batch_row *row = row_at(batch, request->row);
+    CHECK(!row->is_used);
+    CHECK(request->num_prompt_tokens >= 1 && request->num_prompt_tokens <= request->num_tokens);
+    CHECK(request->num_tokens <= batch->options.max_model_len);
+    row->is_used = true;
+    row->request_id = request->request_id;
+    row->num_prompt_tokens = request->num_prompt_tokens;
+    row->num_tokens = request->num_tokens;
+    memcpy(row->token_ids, request->token_ids, (size_t)request->num_tokens * sizeof(int32_t));
+    copy_sampling(&row->sampling, request->sampling);
+    memset(row->num_blocks, 0, sizeof(row->num_blocks));
+}
+
+static void extend_tables(struct input_batch *batch, const struct scheduled_row *scheduled)
+{
+    struct batch_row *row = row_at(batch, scheduled->row);
+    const struct kv_cache_config *kv_cache = batch->options.kv_cache;
+    CHECK(row->is_used);
+    for (int32_t g = 0; g < kv_cache->num_groups; g++) {
+        int32_t num_new = scheduled->num_new_blocks[g];
+        CHECK(num_new >= 0 && num_new <= batch->max_blocks - row->num_blocks[g]);
+        for (int32_t i = 0; i < num_new; i++) {
+            int32_t block = scheduled->new_blocks[g][i];
+            CHECK(block == NO_BLOCK || (block >= 0 && block < kv_cache->num_blocks));
+            row->block_table[g][row->num_blocks[g]++] = block;
+        }
+        int32_t num_freed = scheduled->num_freed_blocks[g];
+        CHECK(num_freed >= 0 && num_freed <= row->num_blocks[g]);
+        // Freed entries are a prefix that only grows: stop at what is marked already.
+        for (int32_t i = num_freed - 1; i >= 0 && row->block_table[g][i] != NO_BLOCK; i--)
+            row->block_table[g][i] = NO_BLOCK;
+    }
+}
+
+void input_batch_update(struct input_batch *batch, const struct scheduler_output *step)
+{
+    for (int32_t i = 0; i < step->num_finished_rows; i++) {
+        struct batch_row *row = row_at(batch, step->finished_rows[i]);
+        CHECK(row->is_used);
+        row->is_used = false;
+    }
+    for (int32_t i = 0; i < step->num_new_requests; i++)
+        add_request(batch, &step->new_requests[i]);
+    for (int32_t i = 0; i < step->num_rows; i++)
+        extend_tables(batch, &step->rows[i]);
+}
+
+/** Slots of one row's scheduled tokens in one group. */
+static void map_slots(const struct batch_row *row, int32_t group, int32_t block_size,
+                      const struct scheduled_row *scheduled, int64_t *slots)
+{
+    for (int32_t i = 0; i < scheduled->num_scheduled_tokens; i++) {
+        int32_t position = scheduled->num_computed_tokens + i;
+        int32_t index = position / block_size;
+        CHECK(index < row->num_blocks[group] && row->block_table[group][index] != NO_BLOCK);
+        slots[i] = (int64_t)row->block_table[group][index] * block_size + position % block_size;
+    }
+}
+
+static int32_t add_row(struct input_batch *batch, const struct scheduled_row *scheduled,
+                       int32_t seq, int32_t first_token)
+{
+    const struct batch_row *row = row_at(batch, scheduled->row);
+    const struct kv_cache_config *kv_cache = batch->options.kv_cache;
+    int32_t start = scheduled->num_computed_tokens, count = scheduled->num_scheduled_tokens;
+    CHECK(row->is_used && start >= 0 && count >= 1 && start <= row->num_tokens - count);
+    CHECK(count <= batch->options.max_num_batched_tokens - first_token);
+    CHECK(!scheduled->samples || start + count == row->num_tokens);
+    memcpy(batch->token_ids + first_token, row->token_ids + start, (size_t)count * sizeof(int32_t));
+    for (int32_t i = 0; i < count; i++) {
+        batch->positions[first_token + i] = start + i;
+        batch->token_seq[first_token + i] = seq;
+    }
+    for (int32_t g = 0; g < kv_cache->num_groups; g++)
+        map_slots(row, g, kv_cache->block_size, scheduled, batch->slot_mapping[g] + first_token);
+    batch->query_start[seq] = first_token;
+    batch->seq_lens[seq] = start + count;
+    return first_token + count;
+}
+
+/** The rows' block tables under one another, as wide as the longest sequence needs. */
+static void fill_tables(struct input_batch *batch, const struct scheduler_output *step,
+                        int32_t group, int32_t width)
+{
+    int32_t block_size = batch->options.kv_cache->block_size;
+    for (int32_t seq = 0; seq < step->num_rows; seq++) {
+        const struct batch_row *row = &batch->rows[step->rows[seq].row];
+        int32_t count = (int32_t)ceil_div(batch->seq_lens[seq], block_size);
+        int32_t *table = batch->step_tables[group] + (int64_t)seq * width;
+        memcpy(table, row->block_table[group], (size_t)count * sizeof(int32_t));
+        for (int32_t i = count; i < width; i++)
+            table[i] = NO_BLOCK;
+    }
+}
+
+void input_batch_build(struct input_batch *batch, const struct scheduler_output *step,
+                       struct forward *fwd)
+{
+    const struct kv_cache_config *kv_cache = batch->options.kv_cache;
+    CHECK(step->num_rows >= 0 && step->num_rows <= batch->options.max_num_seqs);
+    int32_t num_tokens = 0, max_query_len = 0, max_seq_len = 0;
+    for (int32_t seq = 0; seq < step->num_rows; seq++) {
+        num_tokens = add_row(batch, &step->rows[seq], seq, num_tokens);
+        max_query_len = max_i32(max_query_len, step->rows[seq].num_scheduled_tokens);
+        max_seq_len = max_i32(max_seq_len, batch->seq_lens[seq]);
+    }
+    CHECK(num_tokens == step->num_scheduled_tokens);
+    batch->query_start[step->num_rows] = num_tokens;
+    int32_t width = (int32_t)ceil_div(max_seq_len, kv_cache->block_size);
+
+    fwd->num_tokens = num_tokens;
+    fwd->token_ids = batch->token_ids;
+    fwd->positions = batch->positions;
+    for (int32_t g = 0; g < kv_cache->num_groups; g++) {
+        fill_tables(batch, step, g, width);
+        fwd->groups[g] = (struct cache_group_step){
+            .batch =
+                {
+                    .num_seqs = step->num_rows,
+                    .num_tokens = num_tokens,
+                    .query_start = batch->query_start,
+                    .seq_lens = batch->seq_lens,
+                    .block_table = batch->step_tables[g],
+                    .max_blocks = width,
+                    .token_seq = batch->token_seq,
+                    .positions = batch->positions,
+                    .max_query_len = max_query_len,
+                    .max_seq_len = max_seq_len,
+                },
+            .slot_mapping = batch->slot_mapping[g],
+        };
+    }
+}
+
+void input_batch_append(struct input_batch *batch, int32_t row_index, int32_t token_id)
+{
+    struct batch_row *row = row_at(batch, row_index);
+    CHECK(row->is_used && row->num_tokens <= batch->options.max_model_len);
+    row->token_ids[row->num_tokens++] = token_id;
+}

@@ -1,0 +1,238 @@
+// Every size of an engine, from options and model, before a weight is read. The model's own load
+// code runs over the checkpoint's headers, so what is planned is what is loaded.
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "worker/host_memory.h"
+#include "worker/layer_groups.h"
+#include "worker/limits.h"
+#include "worker/model_runner.h"
+#include "worker/worker.h"
+
+enum { DEFAULT_BLOCK_SIZE = 16, MAX_BLOCK_SIZE = 1 << 16 };
+
+/** Layer groups and the bytes of a block. */
+static enum status plan_groups(struct engine_config *config, struct error *err)
+{
+    const struct model_config *model = config->model;
+    struct kv_cache_config *kv_cache = &config->kv_cache;
+    enum dtype dtype;
+    TRY(model_runner_kv_dtype(&dtype, config->options, err));
+    kv_cache->block_size = config->options->block_size;
+    if (kv_cache->block_size < 0) // finer prefix hits than with the 128 that vLLM uses on the CPU
+        kv_cache->block_size = DEFAULT_BLOCK_SIZE;
+    if (kv_cache->block_size < 1 || kv_cache->block_size > MAX_BLOCK_SIZE)
+        return error_set_field(err, STATUS_INVALID, "--block-size",
+                               "--block-size %d: expected 1 to %d", kv_cache->block_size,
+                               MAX_BLOCK_SIZE);
+    TRY(layer_groups_init(kv_cache, model->layer_windows, model->num_hidden_layers,
+                          config->max_model_len, err));
+    const size_t factors[] = {(size_t)kv_cache->layers_per_group,
+                              2, // keys and values
+                              (size_t)model->num_key_value_heads, (size_t)model->head_dim,
+                              dtype_size(dtype)};
+    size_t bytes = (size_t)kv_cache->block_size;
+    bool fits = true;
+    for (size_t i = 0; i < ARRAY_LEN(factors); i++)
+        fits = fits && size_mul(&bytes, bytes, factors[i]);
+    if (!fits || bytes > INT64_MAX / 4)
+        return error_set(err, STATUS_INVALID,
+                         "a block of %d tokens of %d layers has no size in 64 "
+                         "bits",
+                         kv_cache->block_size, kv_cache->layers_per_group);
+    kv_cache->block_bytes = (int64_t)bytes;
+    return STATUS_OK;
+}
+
+/** Bytes of weights and of a step's memory, by a load that reads nothing. */
+static enum status plan_model(struct engine_config *config, struct error *err)
+{
+    struct weight_store_options options;
+    TRY(model_runner_weight_options(&options, config->options, config->model, WEIGHTS_PLAN, err));
+    enum cpu_isa isa = CPU_ISA_AUTO;
+    const char *isa_name = config->options->cpu_isa;
+    if (isa_name && cpu_isa_parse(str_from(isa_name), &isa) != STATUS_OK)
+        return error_set_field(err, STATUS_INVALID, "VLLM_CPU_ISA",
+                               "VLLM_CPU_ISA is \"%s\": no such instruction set", isa_name);
+    struct device dev;
+    TRY(cpu_device_init(&dev, isa, 1, err));
+    struct weight_store store;
+    struct model model;
+    enum status status = weight_store_open(&store, &dev, &options, err);
+    if (status == STATUS_OK)
+        status = model_load(&model, config->model, config->max_model_len, &store, err);
+    if (status == STATUS_OK) {
+        struct runner_sizes sizes = model_runner_sizes(config, &model);
+        config->weight_bytes = store.bytes.copied;
+        config->mapped_bytes = store.bytes.mapped;
+        config->workspace_bytes =
+            (int64_t)(sizes.activation_bytes + sizes.batch_bytes + sizes.list_bytes);
+    }
+    weight_store_close(&store);
+    device_deinit(&dev);
+    return status;
+}
+
+static int64_t used_without_cache(const struct engine_config *config)
+{
+    return config->weight_bytes + config->mapped_bytes + config->workspace_bytes;
+}
+
+/** What the KV cache may take: the flag's bytes, or the share of memory that is left. */
+static enum status plan_available(struct engine_config *config, struct error *err)
+{
+    const struct serve_options *options = config->options;
+    struct host_memory host = host_memory_read();
+    int64_t used = used_without_cache(config);
+    if (options->kv_cache_memory_bytes >= 0) {
+        config->available_bytes = options->kv_cache_memory_bytes;
+        if (config->available_bytes > host.total_bytes - used)
+            return error_set_field(
+                err, STATUS_OUT_OF_MEMORY, "--kv-cache-memory-bytes",
+                "--kv-cache-memory-bytes asks for %s; of this host's %s, weights and workspace "
+                "take %s. Use at most --kv-cache-memory-bytes %" PRId64,
+                byte_text(config->available_bytes).text, byte_text(host.total_bytes).text,
+                byte_text(used).text, max_i64(host.total_bytes - used, 0));
+        return STATUS_OK;
+    }
+    double share = options->gpu_memory_utilization * (double)host.total_bytes;
+    config->available_bytes = min_i64((int64_t)share, host.available_bytes) - used;
+    return STATUS_OK;
+}
+
+static enum status refuse_no_block(const struct engine_config *config, struct error *err)
+{
+    int64_t block_bytes = config->kv_cache.block_bytes;
+    if (config->options->kv_cache_memory_bytes >= 0)
+        return error_set_field(
+            err, STATUS_OUT_OF_MEMORY, "--kv-cache-memory-bytes",
+            "No available memory for the cache blocks: --kv-cache-memory-bytes (or "
+            "VLLM_CPU_KVCACHE_SPACE) gives %" PRId64 " bytes, one block of %d tokens takes %" PRId64
+            ". Use at least --kv-cache-memory-bytes %" PRId64,
+            config->available_bytes, config->kv_cache.block_size, block_bytes, block_bytes);
+    return error_set_field(
+        err, STATUS_OUT_OF_MEMORY, "--gpu-memory-utilization",
+        "No available memory for the cache blocks: weights and workspace take %s of what "
+        "--gpu-memory-utilization %g of this host's memory leaves free. Try increasing "
+        "`gpu_memory_utilization` when initializing the engine, or lower --max-num-batched-tokens "
+        "(%d) or --max-num-seqs (%d)",
+        byte_text(used_without_cache(config)).text, config->options->gpu_memory_utilization,
+        config->max_num_batched_tokens, config->max_num_seqs);
+}
+
+static enum status refuse_length(const struct engine_config *config, int32_t longest,
+                                 struct error *err)
+{
+    const struct kv_cache_config *kv_cache = &config->kv_cache;
+    int64_t needed =
+        layer_groups_blocks(kv_cache, config->max_model_len, config->max_num_batched_tokens) *
+        kv_cache->block_bytes;
+    int64_t available = kv_cache->num_blocks * kv_cache->block_bytes;
+    bool is_override = config->options->num_gpu_blocks_override > 0;
+    char remedy[160];
+    if (is_override)
+        snprintf(remedy, sizeof(remedy), "--num-gpu-blocks-override %" PRId64,
+                 needed / kv_cache->block_bytes);
+    else
+        snprintf(remedy, sizeof(remedy), "--kv-cache-memory-bytes %" PRId64, needed);
+    char shorter[96] = "";
+    if (longest > 0)
+        snprintf(shorter, sizeof(shorter), "--max-model-len %d (or auto), or ", longest);
+    return error_set_field(
+        err, STATUS_OUT_OF_MEMORY, "--max-model-len",
+        "To serve at least one request with the model's max seq len (%d), %s KV cache is needed, "
+        "which is larger than the available KV cache memory (%s in %d blocks). Based on the "
+        "available memory, the estimated maximum model length is %d. Try increasing "
+        "`gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine: "
+        "%s%s fits",
+        config->max_model_len, byte_text(needed).text, byte_text(available).text,
+        kv_cache->num_blocks, longest, shorter, remedy);
+}
+
+/** The number of blocks that memory allows and that requests can use. */
+static int64_t blocks_of_memory(const struct engine_config *config)
+{
+    const struct kv_cache_config *kv_cache = &config->kv_cache;
+    int64_t blocks = config->available_bytes / kv_cache->block_bytes;
+    if (config->options->kv_cache_memory_bytes < 0) // more than all requests together is no use
+        blocks = min_i64(blocks, config->max_num_seqs *
+                                     layer_groups_blocks(kv_cache, config->max_model_len,
+                                                         config->max_num_batched_tokens));
+    return max_i64(0, min_i64(blocks, INT32_MAX / kv_cache->block_size));
+}
+
+static enum status plan_blocks(struct engine_config *config, struct error *err)
+{
+    TRY(plan_available(config, err));
+    struct kv_cache_config *kv_cache = &config->kv_cache;
+    int32_t override = config->options->num_gpu_blocks_override;
+    int64_t blocks = blocks_of_memory(config);
+    if (override > 0) {
+        int64_t total = host_memory_read().total_bytes - used_without_cache(config);
+        if (override > INT32_MAX / kv_cache->block_size || override > total / kv_cache->block_bytes)
+            return error_set_field(err, STATUS_OUT_OF_MEMORY, "--num-gpu-blocks-override",
+                                   "--num-gpu-blocks-override %d: blocks of %s do not fit into "
+                                   "this host's memory; at most %" PRId64 " do",
+                                   override, byte_text(kv_cache->block_bytes).text,
+                                   max_i64(total / kv_cache->block_bytes, 0));
+        blocks = override;
+    }
+    if (blocks < 1)
+        return refuse_no_block(config, err);
+    kv_cache->num_blocks = (int32_t)blocks;
+    return STATUS_OK;
+}
+
+/** All sizes for one context length. */
+static enum status plan_for_length(struct engine_config *config, int32_t max_model_len,
+                                   struct error *err)
+{
+    layer_groups_deinit(&config->kv_cache);
+    config->max_model_len = max_model_len;
+    TRY(limits_settle_batch(config, err));
+    TRY(plan_groups(config, err));
+    TRY(plan_model(config, err));
+    return plan_blocks(config, err);
+}
+
+static int32_t longest_length(const struct engine_config *config)
+{
+    return layer_groups_longest(&config->kv_cache, config->kv_cache.num_blocks,
+                                config->max_model_len, config->max_num_batched_tokens);
+}
+
+static enum status plan(struct engine_config *config, struct error *err)
+{
+    const struct model_class *class;
+    TRY(model_class_find(&class, config->model->architecture, err));
+    TRY(limits_settle_length(config, err));
+    TRY(plan_for_length(config, config->max_model_len, err));
+    int32_t longest = longest_length(config);
+    if (longest < config->max_model_len && longest > 0 && config->options->max_model_len == -1) {
+        log_info("Auto-fit max_model_len: %d of the model's %d tokens fit into the KV cache",
+                 longest, config->max_model_len);
+        TRY(plan_for_length(config, longest, err));
+        longest = longest_length(config);
+    }
+    return longest < config->max_model_len ? refuse_length(config, longest, err) : STATUS_OK;
+}
+
+enum status engine_config_plan(struct engine_config *config, const struct serve_options *options,
+                               const struct model_config *model, struct error *err)
+{
+    *config = (struct engine_config){.options = options, .model = model};
+    enum status status = plan(config, err);
+    if (status != STATUS_OK)
+        engine_config_deinit(config);
+    return status;
+}
+
+void engine_config_deinit(struct engine_config *config)
+{
+    if (!config)
+        return;
+    layer_groups_deinit(&config->kv_cache);
+    *config = (struct engine_config){0};
+}
