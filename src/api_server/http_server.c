@@ -1,0 +1,681 @@
+// HTTP on libevent's evhttp: connections in, exchanges out.
+//
+// evhttp reads requests and frames answers. What it leaves to us:
+//  1. A client that leaves while its answer is being computed. evhttp stops reading then; here
+//     reading goes on, into a buffer of at most MAX_EARLY_BYTES, and without evhttp's read
+//     callback, so that an end of file or a reset is noticed at once. A half-closed connection
+//     counts as gone.
+//  2. Framing that two readers could understand differently (both lengths, repeated lengths, other
+//     codings, blanks in a header's name): answered with 400, and the connection is closed, so that
+//     no byte of a doubtful body is ever taken for a request.
+//  3. Timeouts. A request that stalls, an idle connection and an answer that nobody takes have one
+//     each; none runs while an answer is being computed or streamed.
+//
+// A `struct connection` is made with the first request of a connection and found by its descriptor;
+// it goes with the connection. An exchange belongs to the connection until its answer has been
+// handed over: then the evhttp request lives on by itself until the last byte is written.
+#include "api_server/http_server.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/http.h>
+#include <event2/http_struct.h>
+#include <event2/keyvalq_struct.h>
+#include <event2/listener.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+
+enum {
+    MAX_EARLY_BYTES = 64 << 10, // of the next requests, while one is being answered
+    ACCEPT_PAUSE_MS = 100,      // after the process has run out of descriptors
+    KEEP_ALIVE_PROBE_S = 60,    // TCP's own, for hosts that vanished
+};
+
+/** A callback that the owner of the server asked for. */
+struct watch {
+    struct watch *next;
+    struct event *event;
+    void (*fn)(void *context);
+    void *context;
+};
+
+struct http_server {
+    struct http_server_options options;
+    struct event_base *base;
+    struct evhttp *evhttp;
+    struct evconnlistener *listener;
+    struct evhttp_bound_socket *bound; // NULL: takes no new connections
+    struct event *accept_again;
+    struct connection **connections; // [num_slots], by descriptor
+    size_t num_slots;
+    struct watch *watches;
+    int32_t num_exchanges;
+};
+
+struct connection {
+    struct http_server *server;
+    struct evhttp_connection *evcon;
+    struct bufferevent *bev;
+    int fd;
+    bool idle; // between two requests, no byte of the next one yet
+    struct http_exchange *exchange;
+    char peer[64];
+};
+
+struct http_exchange {
+    struct connection *connection;
+    struct evhttp_request *request;
+    char *path; // from evhttp_uridecode()
+    size_t path_len;
+    bool streaming;
+    bool has_body; // the answer's: neither HEAD nor a status without one
+    void (*on_close)(void *context);
+    void *on_close_context;
+};
+
+// ---- connections ---------------------------------------------------------------------------
+
+static void set_timeouts(struct connection *connection, int32_t read_s, int32_t write_s)
+{
+    struct timeval read = {.tv_sec = read_s}, write = {.tv_sec = write_s};
+    bufferevent_set_timeouts(connection->bev, read_s > 0 ? &read : NULL,
+                             write_s > 0 ? &write : NULL);
+}
+
+/** Frees what is ours; the evhttp request is left alone. */
+static void forget_exchange(struct http_exchange *x)
+{
+    x->connection->exchange = NULL;
+    x->connection->server->num_exchanges--;
+    free(x->path);
+    free(x);
+}
+
+/** evhttp's word that a connection ends: the last that is heard of it. */
+static void on_connection_close(struct evhttp_connection *evcon, void *context)
+{
+    (void)evcon;
+    struct connection *connection = context;
+    struct http_exchange *x = connection->exchange;
+    if (x) {
+        struct evhttp_request *request = x->request;
+        // Where the client left, evhttp has cut the request loose and nobody else frees it.
+        bool orphaned = evhttp_request_get_connection(request) == NULL;
+        if (x->on_close)
+            x->on_close(x->on_close_context);
+        forget_exchange(x);
+        if (orphaned)
+            evhttp_request_free(request);
+    }
+    connection->server->connections[connection->fd] = NULL;
+    free(connection);
+}
+
+/** Bytes came in: a connection that waited for a request is now reading one. */
+static void on_input(struct evbuffer *input, const struct evbuffer_cb_info *info, void *context)
+{
+    struct connection *connection = context;
+    if (connection->exchange && evbuffer_get_length(input) > MAX_EARLY_BYTES)
+        shutdown(connection->fd, SHUT_RDWR); // the next read tells evhttp
+    if (info->n_added > 0 && connection->idle) {
+        int32_t timeout_s = connection->server->options.body_timeout_s;
+        connection->idle = false;
+        set_timeouts(connection, timeout_s, timeout_s);
+    }
+}
+
+static void format_peer(struct connection *connection)
+{
+    char *address = NULL;
+    ev_uint16_t port = 0;
+    evhttp_connection_get_peer(connection->evcon, &address, &port);
+    if (port == 0) // a Unix socket
+        snprintf(connection->peer, sizeof(connection->peer), "unix");
+    else
+        snprintf(connection->peer, sizeof(connection->peer),
+                 strchr(address, ':') ? "[%s]:%d" : "%s:%d", address, (int)port);
+}
+
+/** The connection that a request came on, made when it is the first. */
+static struct connection *connection_of(struct http_server *server, struct evhttp_connection *evcon)
+{
+    struct bufferevent *bev = evhttp_connection_get_bufferevent(evcon);
+    int fd = bufferevent_getfd(bev);
+    assert(fd >= 0);
+    if ((size_t)fd >= server->num_slots) {
+        size_t num_slots = (size_t)fd * 2 + 64;
+        server->connections =
+            xrealloc(server->connections, num_slots * sizeof(*server->connections));
+        for (size_t i = server->num_slots; i < num_slots; i++)
+            server->connections[i] = NULL;
+        server->num_slots = num_slots;
+    }
+    struct connection *connection = server->connections[fd];
+    if (!connection) {
+        connection = xcalloc(1, sizeof(*connection));
+        connection->server = server;
+        connection->evcon = evcon;
+        connection->bev = bev;
+        connection->fd = fd;
+        format_peer(connection);
+        server->connections[fd] = connection;
+        evhttp_connection_set_closecb(evcon, on_connection_close, connection);
+        evbuffer_add_cb(bufferevent_get_input(bev), on_input, connection);
+    }
+    assert(connection->evcon == evcon && !connection->exchange);
+    return connection;
+}
+
+/** While an answer is being computed: notice the client's leaving, let nothing else in. */
+static void watch_for_close(struct connection *connection)
+{
+    bufferevent_data_cb write_cb;
+    bufferevent_event_cb event_cb;
+    void *context;
+    bufferevent_getcb(connection->bev, NULL, &write_cb, &event_cb, &context);
+    bufferevent_setcb(connection->bev, NULL, write_cb, event_cb, context);
+    bufferevent_setwatermark(connection->bev, EV_READ, 0, 0);
+    set_timeouts(connection, 0, 0);
+    bufferevent_enable(connection->bev, EV_READ);
+}
+
+/** The last byte of an answer is written; the connection closes or waits for another request. */
+static void on_answer_written(struct evhttp_request *request, void *context)
+{
+    (void)request;
+    struct connection *connection = context;
+    const struct http_server_options *options = &connection->server->options;
+    connection->idle = evbuffer_get_length(bufferevent_get_input(connection->bev)) == 0;
+    bufferevent_setwatermark(connection->bev, EV_READ, 0,
+                             (size_t)options->max_body_bytes + MAX_EARLY_BYTES);
+    set_timeouts(connection,
+                 connection->idle ? options->keep_alive_timeout_s : options->body_timeout_s,
+                 options->body_timeout_s);
+}
+
+// ---- requests ------------------------------------------------------------------------------
+
+/** A header's name is a token (RFC 9110, section 5.6.2). */
+static bool is_token(const char *text)
+{
+    static const char others[] = "!#$%&'*+-.^_`|~";
+    if (*text == '\0')
+        return false;
+    for (; *text; text++) {
+        char c = *text;
+        bool alphanumeric =
+            (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+        if (!alphanumeric && !strchr(others, c))
+            return false;
+    }
+    return true;
+}
+
+static bool is_digits(const char *text)
+{
+    return *text != '\0' && text[strspn(text, "0123456789")] == '\0';
+}
+
+/** Why a request's head is not to be trusted, or NULL. */
+static const char *head_fault(const struct http_server *server, struct evhttp_request *request)
+{
+    int32_t num_headers = 0, num_lengths = 0, num_codings = 0, num_hosts = 0;
+    const struct evkeyvalq *headers = evhttp_request_get_input_headers(request);
+    for (const struct evkeyval *h = headers->tqh_first; h; h = h->next.tqe_next) {
+        num_headers++;
+        if (!is_token(h->key))
+            return "a malformed header name";
+        if (strcasecmp(h->key, "Content-Length") == 0) {
+            num_lengths++;
+            if (!is_digits(h->value))
+                return "a malformed Content-Length";
+        } else if (strcasecmp(h->key, "Transfer-Encoding") == 0) {
+            num_codings++;
+            if (strcasecmp(h->value, "chunked") != 0)
+                return "a Transfer-Encoding other than chunked";
+        } else if (strcasecmp(h->key, "Host") == 0) {
+            num_hosts++;
+        }
+    }
+    if (num_headers > server->options.max_header_count)
+        return "too many headers";
+    if (num_lengths > 1 || num_codings > 1 || num_hosts > 1)
+        return "a repeated header";
+    if (num_lengths > 0 && num_codings > 0)
+        return "both Content-Length and Transfer-Encoding";
+    return NULL;
+}
+
+/** evhttp reads no body after HEAD: what follows must not be taken for a request. */
+static bool has_unread_body(struct evhttp_request *request)
+{
+    const struct evkeyvalq *headers = evhttp_request_get_input_headers(request);
+    return evhttp_request_get_command(request) == EVHTTP_REQ_HEAD &&
+           (evhttp_find_header(headers, "Content-Length") ||
+            evhttp_find_header(headers, "Transfer-Encoding"));
+}
+
+static void close_after_answer(struct evhttp_request *request)
+{
+    struct evkeyvalq *headers = evhttp_request_get_output_headers(request);
+    if (!evhttp_find_header(headers, "Connection"))
+        evhttp_add_header(headers, "Connection", "close");
+}
+
+static void decode_path(struct http_exchange *x)
+{
+    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(x->request);
+    const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
+    x->path = evhttp_uridecode(path ? path : "", 0, &x->path_len);
+}
+
+/** evhttp's word that a request is complete. */
+static void on_evhttp_request(struct evhttp_request *request, void *context)
+{
+    struct http_server *server = context;
+    struct connection *connection = connection_of(server, evhttp_request_get_connection(request));
+    struct http_exchange *x = xcalloc(1, sizeof(*x));
+    x->connection = connection;
+    x->request = request;
+    connection->exchange = x;
+    connection->idle = false;
+    server->num_exchanges++;
+    decode_path(x);
+    watch_for_close(connection);
+    evhttp_request_set_on_complete_cb(request, on_answer_written, connection);
+    evhttp_add_header(evhttp_request_get_output_headers(request), "Server", "vllm.c");
+
+    const char *fault = head_fault(server, request);
+    if (fault || has_unread_body(request))
+        close_after_answer(request);
+    if (fault) {
+        char text[128];
+        int len = snprintf(text, sizeof(text), "Invalid HTTP request received: %s.", fault);
+        http_exchange_reply(x, 400, "text/plain; charset=utf-8", (struct str){text, (size_t)len});
+        return;
+    }
+    server->options.on_request(server->options.context, x);
+}
+
+struct str http_exchange_method(const struct http_exchange *x)
+{
+    switch (evhttp_request_get_command(x->request)) {
+    case EVHTTP_REQ_GET:
+        return STR("GET");
+    case EVHTTP_REQ_POST:
+        return STR("POST");
+    case EVHTTP_REQ_HEAD:
+        return STR("HEAD");
+    case EVHTTP_REQ_PUT:
+        return STR("PUT");
+    case EVHTTP_REQ_DELETE:
+        return STR("DELETE");
+    case EVHTTP_REQ_OPTIONS:
+        return STR("OPTIONS");
+    case EVHTTP_REQ_PATCH:
+        return STR("PATCH");
+    default: // not among the allowed methods: never gets here
+        return STR("");
+    }
+}
+
+struct str http_exchange_path(const struct http_exchange *x)
+{
+    return x->path ? (struct str){x->path, x->path_len} : STR("");
+}
+
+struct str http_exchange_query(const struct http_exchange *x)
+{
+    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(x->request);
+    const char *query = uri ? evhttp_uri_get_query(uri) : NULL;
+    return query ? str_from(query) : STR("");
+}
+
+struct str http_exchange_body(const struct http_exchange *x)
+{
+    struct evbuffer *input = evhttp_request_get_input_buffer(x->request);
+    size_t len = evbuffer_get_length(input);
+    if (len == 0)
+        return STR("");
+    const unsigned char *bytes = evbuffer_pullup(input, -1);
+    CHECK(bytes);
+    return (struct str){(const char *)bytes, len};
+}
+
+struct str http_exchange_header(const struct http_exchange *x, const char *name)
+{
+    return str_from(evhttp_find_header(evhttp_request_get_input_headers(x->request), name));
+}
+
+int32_t http_exchange_header_count(const struct http_exchange *x, const char *name)
+{
+    int32_t count = 0;
+    const struct evkeyvalq *headers = evhttp_request_get_input_headers(x->request);
+    for (const struct evkeyval *h = headers->tqh_first; h; h = h->next.tqe_next)
+        count += strcasecmp(h->key, name) == 0;
+    return count;
+}
+
+struct str http_exchange_peer(const struct http_exchange *x)
+{
+    return str_from(x->connection->peer);
+}
+
+// ---- answers -------------------------------------------------------------------------------
+
+const char *http_status_phrase(int32_t status)
+{
+    static const struct {
+        int32_t status;
+        const char *phrase;
+    } rows[] = {
+        {200, "OK"},
+        {201, "Created"},
+        {202, "Accepted"},
+        {204, "No Content"},
+        {400, "Bad Request"},
+        {401, "Unauthorized"},
+        {403, "Forbidden"},
+        {404, "Not Found"},
+        {405, "Method Not Allowed"},
+        {408, "Request Timeout"},
+        {409, "Conflict"},
+        {413, "Request Entity Too Large"},
+        {415, "Unsupported Media Type"},
+        {422, "Unprocessable Entity"},
+        {429, "Too Many Requests"},
+        {499, "Client Closed Request"},
+        {500, "Internal Server Error"},
+        {501, "Not Implemented"},
+        {502, "Bad Gateway"},
+        {503, "Service Unavailable"},
+        {504, "Gateway Timeout"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        if (rows[i].status == status)
+            return rows[i].phrase;
+    }
+    return "Unknown";
+}
+
+void http_exchange_add_header(struct http_exchange *x, const char *name, const char *value)
+{
+    // evhttp refuses line breaks: a value taken from a request cannot forge another header.
+    if (evhttp_add_header(evhttp_request_get_output_headers(x->request), name, value) != 0)
+        log_warning("header %s: a value with line breaks is left out", name);
+}
+
+static void start_answer(struct http_exchange *x, int32_t status, const char *content_type)
+{
+    assert(!x->streaming);
+    struct evkeyvalq *headers = evhttp_request_get_output_headers(x->request);
+    if (content_type && !evhttp_find_header(headers, "Content-Type"))
+        evhttp_add_header(headers, "Content-Type", content_type);
+    x->has_body = evhttp_request_get_command(x->request) != EVHTTP_REQ_HEAD && status != 204 &&
+                  status != 304 && status >= 200;
+}
+
+/** The answer is queued in full: only writing it is left, and that must not take for ever. What the
+ *  client does to its sending side no longer matters. */
+static void finish_answer(struct connection *connection)
+{
+    set_timeouts(connection, 0, connection->server->options.body_timeout_s);
+    bufferevent_disable(connection->bev, EV_READ);
+}
+
+void http_exchange_reply(struct http_exchange *x, int32_t status, const char *content_type,
+                         struct str body)
+{
+    struct connection *connection = x->connection;
+    struct evhttp_request *request = x->request;
+    start_answer(x, status, content_type);
+    if (body.len > 0 && x->has_body)
+        evbuffer_add(evhttp_request_get_output_buffer(request), body.ptr, body.len);
+    forget_exchange(x);
+    evhttp_send_reply(request, status, http_status_phrase(status), NULL);
+    finish_answer(connection);
+}
+
+void http_exchange_begin_stream(struct http_exchange *x, int32_t status, const char *content_type)
+{
+    start_answer(x, status, content_type);
+    if (x->request->major == 1 && x->request->minor == 0) {
+        // Such a client knows no chunks: the end of the connection is the end of the stream.
+        evhttp_remove_header(evhttp_request_get_input_headers(x->request), "Connection");
+        close_after_answer(x->request);
+    }
+    x->streaming = true;
+    evhttp_send_reply_start(x->request, status, http_status_phrase(status));
+}
+
+void http_exchange_write(struct http_exchange *x, struct str bytes)
+{
+    assert(x->streaming);
+    if (bytes.len == 0 || !x->has_body)
+        return;
+    // Writing is enabled since the headers went out: everything that is added before the loop turns
+    // leaves in one system call.
+    struct evbuffer *output = bufferevent_get_output(x->connection->bev);
+    if (x->request->chunked)
+        evbuffer_add_printf(output, "%zx\r\n", bytes.len);
+    evbuffer_add(output, bytes.ptr, bytes.len);
+    if (x->request->chunked)
+        evbuffer_add(output, "\r\n", 2);
+}
+
+size_t http_exchange_pending_bytes(const struct http_exchange *x)
+{
+    return evbuffer_get_length(bufferevent_get_output(x->connection->bev));
+}
+
+void http_exchange_end(struct http_exchange *x)
+{
+    assert(x->streaming);
+    struct connection *connection = x->connection;
+    struct evhttp_request *request = x->request;
+    forget_exchange(x);
+    // Last touch of the connection: where nothing is left to write, evhttp may close it at once.
+    bool chunked = request->chunked;
+    if (!chunked)
+        finish_answer(connection);
+    evhttp_send_reply_end(request);
+    if (chunked)
+        finish_answer(connection);
+}
+
+void http_exchange_abort(struct http_exchange *x)
+{
+    struct connection *connection = x->connection;
+    x->on_close = NULL;
+    // A reset rather than an orderly end, so that nobody takes a cut answer for a whole one.
+    struct linger linger = {.l_onoff = 1};
+    setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+    evhttp_connection_free(connection->evcon);
+}
+
+void http_exchange_on_close(struct http_exchange *x, void (*fn)(void *context), void *context)
+{
+    x->on_close = fn;
+    x->on_close_context = context;
+}
+
+// ---- the server ----------------------------------------------------------------------------
+
+static void on_accept_error(struct evconnlistener *listener, void *context)
+{
+    struct http_server *server = context;
+    log_error("cannot accept a connection: %s", strerror(errno));
+    // The listening socket stays readable: without a pause this would be a busy loop.
+    struct timeval pause = {.tv_usec = ACCEPT_PAUSE_MS * 1000};
+    evconnlistener_disable(listener);
+    event_add(server->accept_again, &pause);
+}
+
+static void on_accept_again(evutil_socket_t fd, short what, void *context)
+{
+    (void)fd, (void)what;
+    struct http_server *server = context;
+    if (server->bound)
+        evconnlistener_enable(server->listener);
+}
+
+/** A new connection's buffer, which can hold the largest body and little more. */
+static struct bufferevent *new_bufferevent(struct event_base *base, void *context)
+{
+    const struct http_server *server = context;
+    struct bufferevent *bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
+    if (bev)
+        bufferevent_setwatermark(bev, EV_READ, 0,
+                                 (size_t)server->options.max_body_bytes + MAX_EARLY_BYTES);
+    return bev;
+}
+
+/** Options that accepted sockets inherit; a Unix socket has none of them. */
+static void set_socket_options(int fd)
+{
+    int on = 1, probe_s = KEEP_ALIVE_PROBE_S;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &probe_s, sizeof(probe_s));
+}
+
+static bool listen_on(struct http_server *server, int listen_fd)
+{
+    if (evutil_make_socket_nonblocking(listen_fd) != 0)
+        return false;
+    set_socket_options(listen_fd);
+    server->accept_again = evtimer_new(server->base, on_accept_again, server);
+    server->listener =
+        evconnlistener_new(server->base, NULL, NULL, LEV_OPT_CLOSE_ON_EXEC, 0, listen_fd);
+    if (!server->listener || !server->accept_again)
+        return false;
+    evconnlistener_set_error_cb(server->listener, on_accept_error);
+    server->bound = evhttp_bind_listener(server->evhttp, server->listener);
+    if (!server->bound)
+        evconnlistener_free(server->listener);
+    return server->bound != NULL;
+}
+
+enum status http_server_create(struct http_server **out, int listen_fd,
+                               const struct http_server_options *options, struct error *err)
+{
+    *out = NULL;
+    struct http_server *server = xcalloc(1, sizeof(*server));
+    server->options = *options;
+    signal(SIGPIPE, SIG_IGN); // a client that left is an error of one write, not of the process
+    server->base = event_base_new();
+    server->evhttp = server->base ? evhttp_new(server->base) : NULL;
+    if (!server->evhttp || !listen_on(server, listen_fd)) {
+        http_server_destroy(server);
+        return error_set(err, STATUS_IO, "cannot start the HTTP server: %s", strerror(errno));
+    }
+    evhttp_set_allowed_methods(server->evhttp, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_PUT |
+                                                   EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS |
+                                                   EVHTTP_REQ_HEAD | EVHTTP_REQ_PATCH);
+    evhttp_set_max_headers_size(server->evhttp, options->max_header_bytes);
+    evhttp_set_max_body_size(server->evhttp, options->max_body_bytes);
+    evhttp_set_timeout(server->evhttp, options->body_timeout_s);
+    evhttp_set_default_content_type(server->evhttp, NULL);
+    evhttp_set_flags(server->evhttp, EVHTTP_SERVER_LINGERING_CLOSE);
+    evhttp_set_bevcb(server->evhttp, new_bufferevent, server);
+    evhttp_set_gencb(server->evhttp, on_evhttp_request, server);
+    *out = server;
+    return STATUS_OK;
+}
+
+void http_server_destroy(struct http_server *server)
+{
+    if (!server)
+        return;
+    for (struct watch *watch = server->watches, *next; watch; watch = next) {
+        next = watch->next;
+        event_free(watch->event);
+        free(watch);
+    }
+    if (server->accept_again)
+        event_free(server->accept_again);
+    if (server->evhttp)
+        evhttp_free(server->evhttp); // closes the connections, which tells the exchanges
+    if (server->base)
+        event_base_free(server->base);
+    free(server->connections);
+    free(server);
+}
+
+void http_server_run(struct http_server *server)
+{
+    event_base_loop(server->base, EVLOOP_NO_EXIT_ON_EMPTY);
+}
+
+void http_server_stop(struct http_server *server)
+{
+    event_base_loopbreak(server->base);
+}
+
+void http_server_stop_listening(struct http_server *server)
+{
+    if (!server->bound)
+        return;
+    evhttp_del_accept_socket(server->evhttp, server->bound); // frees the listener
+    server->bound = NULL;
+    server->listener = NULL;
+}
+
+int32_t http_server_num_exchanges(const struct http_server *server)
+{
+    return server->num_exchanges;
+}
+
+static void on_event(evutil_socket_t fd, short what, void *context)
+{
+    (void)fd, (void)what;
+    const struct watch *watch = context;
+    watch->fn(watch->context);
+}
+
+static enum status add_watch(struct http_server *server, int fd, short what,
+                             const struct timeval *interval, void (*fn)(void *context),
+                             void *context)
+{
+    struct watch *watch = xcalloc(1, sizeof(*watch));
+    watch->fn = fn;
+    watch->context = context;
+    watch->event = event_new(server->base, fd, what | EV_PERSIST, on_event, watch);
+    if (!watch->event || event_add(watch->event, interval) != 0) {
+        if (watch->event)
+            event_free(watch->event);
+        free(watch);
+        return STATUS_IO;
+    }
+    watch->next = server->watches;
+    server->watches = watch;
+    return STATUS_OK;
+}
+
+enum status http_server_watch(struct http_server *server, int fd, void (*fn)(void *context),
+                              void *context)
+{
+    return add_watch(server, fd, EV_READ, NULL, fn, context);
+}
+
+enum status http_server_every(struct http_server *server, int32_t interval_ms,
+                              void (*fn)(void *context), void *context)
+{
+    struct timeval interval = {.tv_sec = interval_ms / 1000, .tv_usec = interval_ms % 1000 * 1000};
+    return add_watch(server, -1, 0, &interval, fn, context);
+}
+
+enum status http_server_on_signal(struct http_server *server, int signo, void (*fn)(void *context),
+                                  void *context)
+{
+    return add_watch(server, signo, EV_SIGNAL, NULL, fn, context);
+}
