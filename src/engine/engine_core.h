@@ -1,0 +1,80 @@
+// The EngineCore's state and its parts: messages in, a step, messages out, what it tells of itself.
+//
+// A client (an API server) is UNKNOWN until it says HELLO; what it sends before that was meant for
+// an earlier engine and comes again afterwards. A client that sends what cannot be read is REFUSED:
+// its requests end with an error, and so does whatever it adds, until it says HELLO again.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "engine/scheduler.h"
+#include "message/channel.h"
+#include "message/codec.h"
+#include "message/shared_page.h"
+#include "worker/worker.h"
+
+enum client_state { CLIENT_UNKNOWN = 0, CLIENT_GREETED, CLIENT_REFUSED };
+
+/** What was last told to the page and to the log. */
+struct engine_reports {
+    struct scheduler_stats published;
+    struct scheduler_stats logged;
+    int64_t logged_ns;
+    bool was_idle;
+};
+
+/** `= {0}` is a valid empty one. One thread. */
+struct engine_core {
+    const struct serve_options *options;
+    struct engine_page *page;
+    struct scheduler scheduler;
+    struct executor *executor;
+    struct channel *channel;
+    enum client_state clients[MAX_API_SERVERS];
+    bool stopping; // no new requests
+    bool in_step;
+    struct scheduler_output step; // in flight
+    struct engine_core_outputs outputs[MAX_API_SERVERS];
+    struct engine_reports reports;
+    struct arena arena; // of the message being read
+    struct buf frame;   // of the message being written
+};
+
+/** Makes the scheduler for a planned engine. Executor and channel are set by the caller. */
+void engine_core_init(struct engine_core *core, const struct engine_config *config,
+                      struct engine_page *page);
+
+/** Destroys executor and channel too. */
+void engine_core_deinit(struct engine_core *core);
+
+/** Takes in one frame from a client. Nothing that it may contain is an error of the engine. */
+void engine_core_handle(struct engine_core *core, int32_t client_index, struct str frame);
+
+/** Takes in what the channel has, up to a bound so that steps go on under a flood. */
+void engine_core_receive(struct engine_core *core);
+
+/** Schedules the next step and gives it to the executor. False: there is nothing to run. */
+bool engine_core_begin_step(struct engine_core *core);
+
+/** Waits for the step in flight, if any, and fills `core->outputs`. Errors: the executor's. */
+NODISCARD enum status engine_core_end_step(struct engine_core *core, struct error *err);
+
+/** Sends `core->outputs`, one message per API server that has any. */
+void engine_core_send_outputs(struct engine_core *core);
+
+// ---- engine_reports.c: page and log --------------------------------------------------------
+
+/** Writes the facts of the plan to the page. */
+void engine_core_publish_facts(struct engine_core *core, const struct engine_config *config);
+
+/** Beats, and brings the page's gauges and counters up to date. */
+void engine_core_publish(struct engine_core *core, int64_t now_ns);
+
+/** Counts a step into the page's histogram of tokens per step. */
+void engine_core_count_step(struct engine_core *core, int64_t num_tokens);
+
+/** The line of throughput and cache use, when its time has come. */
+void engine_core_log_stats(struct engine_core *core, int64_t now_ns);

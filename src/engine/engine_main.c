@@ -1,0 +1,157 @@
+// The EngineCore process: start, loop, stop.
+#include "engine/engine.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/engine_core.h"
+
+enum {
+    EXIT_CANNOT_START = 3,
+    EXIT_FAILED = 1,
+    IDLE_WAIT_MS = 100, // the page wants a beat at least so often
+    LAST_WORDS_MS = 50, // for the last outputs to leave before the socket closes
+};
+
+static volatile sig_atomic_t stop_requested;
+
+static void request_stop(int signal_number)
+{
+    (void)signal_number;
+    stop_requested = 1;
+}
+
+static void install_signal_handlers(void)
+{
+    // Without SA_RESTART, so that waiting for messages ends.
+    struct sigaction action = {.sa_handler = request_stop};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static double seconds_since(int64_t start_ns)
+{
+    return (double)(clock_monotonic_ns() - start_ns) / 1e9;
+}
+
+static void log_config(const struct engine_core *core, const struct engine_config *config)
+{
+    const struct serve_options *o = config->options;
+    const struct scheduler_config *s = &core->scheduler.config;
+    log_info("Initializing a V1 LLM engine (v" VLLM_VERSION ") with config: model='%s', "
+             "tokenizer='%s', dtype=%s, max_seq_len=%d, kv_cache_dtype=%s, block_size=%d, "
+             "max_num_seqs=%d, max_num_batched_tokens=%d, seed=%lld, served_model_name=%s, "
+             "scheduling_policy=%s, enable_prefix_caching=%s, chunked_prefill_enabled=%s",
+             o->model, o->tokenizer ? o->tokenizer : o->model, o->dtype, (int)config->max_model_len,
+             o->kv_cache_dtype, (int)config->kv_cache.block_size, (int)config->max_num_seqs,
+             (int)config->max_num_batched_tokens, (long long)o->seed,
+             o->served_model_names.len > 0 ? o->served_model_names.items[0] : o->model,
+             s->policy == SCHEDULING_POLICY_PRIORITY ? "priority" : "fcfs",
+             s->enable_prefix_caching ? "True" : "False",
+             s->enable_chunked_prefill ? "True" : "False");
+}
+
+// Everything up to READY. `core` and `config` are to be deinitialised in any case.
+static enum status start(struct engine_core *core, struct engine_config *config,
+                         const char *ipc_dir, struct engine_page *page, struct error *err)
+{
+    int64_t start_ns = clock_monotonic_ns();
+    engine_config_log(config);
+    engine_core_init(core, config, page);
+    log_config(core, config);
+
+    int64_t load_ns = clock_monotonic_ns();
+    TRY(executor_create(&core->executor, config, &page->progress, err));
+    log_info("Loading weights took %.2f seconds", seconds_since(load_ns));
+
+    engine_core_publish_facts(core, config);
+    TRY(channel_bind(&core->channel, ipc_dir, err));
+    log_info("init engine (profile, create kv cache, warmup model) took %.2f s",
+             seconds_since(start_ns));
+    engine_core_publish(core, clock_monotonic_ns());
+    atomic_store(&page->step_start_ns, 0); // an engine that died in a step left it
+    atomic_store(&page->state, ENGINE_STATE_READY);
+    return STATUS_OK;
+}
+
+// One turn of the loop.
+static enum status turn(struct engine_core *core, struct error *err)
+{
+    engine_core_receive(core);
+    if (scheduler_has_work(&core->scheduler)) {
+        if (engine_core_begin_step(core))
+            engine_core_receive(core); // so that aborts count before the outputs are made
+        TRY(engine_core_end_step(core, err));
+        engine_core_send_outputs(core);
+    } else {
+        engine_core_publish(core, clock_monotonic_ns());
+        channel_wait(core->channel, IDLE_WAIT_MS);
+    }
+    engine_core_log_stats(core, clock_monotonic_ns());
+    return STATUS_OK;
+}
+
+// Lets the requests that are here end by themselves as long as --shutdown-timeout allows, then
+// aborts the rest, each with an output that says so.
+static enum status stop(struct engine_core *core, struct error *err)
+{
+    core->stopping = true;
+    int64_t deadline_ns =
+        clock_monotonic_ns() + (int64_t)core->options->shutdown_timeout_s * 1000000000;
+    while (scheduler_has_work(&core->scheduler) && clock_monotonic_ns() < deadline_ns)
+        TRY(turn(core, err));
+    int32_t num_left = core->scheduler.requests.len;
+    if (num_left > 0)
+        log_info("Stopping: %d requests are aborted", (int)num_left);
+    scheduler_abort_client(&core->scheduler, -1, FINISH_REASON_ABORT);
+    TRY(engine_core_end_step(core, err));
+    engine_core_send_outputs(core);
+    const struct timespec pause = {.tv_nsec = LAST_WORDS_MS * 1000000L};
+    if (num_left > 0)
+        nanosleep(&pause, NULL);
+    return STATUS_OK;
+}
+
+static enum status run(struct engine_core *core, struct error *err)
+{
+    while (!stop_requested)
+        TRY(turn(core, err));
+    return stop(core, err);
+}
+
+int engine_core_main(const struct serve_options *options, const char *ipc_dir,
+                     struct shared_page *page)
+{
+    stop_requested = 0;
+    install_signal_handlers();
+    struct engine_core core = {0};
+    struct engine_config config = {0};
+    struct model_config model = {0};
+    struct error err = {0};
+    int exit_status = 0;
+
+    enum status status = model_config_load(&model, options->model, options->generation_config,
+                                           options->override_generation_config, &err);
+    if (status == STATUS_OK)
+        status = engine_config_plan(&config, options, &model, &err);
+    if (status == STATUS_OK)
+        status = start(&core, &config, ipc_dir, &page->engine, &err);
+    if (status != STATUS_OK) {
+        log_error("The engine cannot start: %s", err.message);
+        atomic_store(&page->engine.state, ENGINE_STATE_DEAD);
+        exit_status = EXIT_CANNOT_START;
+    } else if (run(&core, &err) != STATUS_OK) {
+        log_error("The engine failed in a step: %s", err.message);
+        exit_status = EXIT_FAILED;
+    }
+    engine_core_deinit(&core);
+    engine_config_deinit(&config);
+    model_config_deinit(&model);
+    return exit_status;
+}

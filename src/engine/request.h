@@ -1,0 +1,114 @@
+// Requests inside an engine: their state, the queue they wait in, and the table that finds them.
+//
+//   WAITING ──admit──▶ RUNNING ──finish──▶ FINISHED
+//      │ ▲                │
+//      │ └────preempt─────┘        (it keeps its tokens, loses blocks and row)
+//      └───────abort, or it can never run──────▶ FINISHED
+//
+// Memory for a request is taken when it is added, so that no step allocates. A struct request
+// belongs to the engine's one thread.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/options.h"
+#include "engine/kv_cache_manager.h"
+#include "message/message.h"
+
+enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_FINISHED };
+
+enum { NO_ROW = -1 };
+
+struct request {
+    // What every step reads.
+    enum request_state state;
+    int32_t row;            // in the worker's batch; NO_ROW unless running
+    int32_t scheduled_slot; // index in the step's rows; -1: not in the step
+    int32_t num_prompt_tokens;
+    int32_t num_tokens; // prompt and outputs
+    int32_t num_computed_tokens;
+    int32_t max_tokens;   // prompt and outputs together, the model's limit included
+    int32_t *token_ids;   // [capacity for max_tokens]
+    bool abort_requested; // while it is in the step in flight
+    enum finish_reason abort_reason;
+    struct kv_sequence kv;
+
+    uint64_t request_id;
+    int32_t client_index;
+    int64_t priority, arrival_time_ns;
+    struct sampling_params sampling;
+    int32_t num_highest_computed; // before any preemption: what comes again is recomputed
+    int32_t num_cached_tokens;    // of the first admission
+    int32_t num_preemptions;
+    enum finish_reason finish_reason;
+    int32_t stop_token_id;
+    int64_t queued_ns, scheduled_ns, first_token_ns, last_token_ns;
+
+    struct request *prev, *next; // in the FCFS queue or the list of finished ones
+    int32_t heap_index;          // in the priority queue
+    struct request *hash_next;   // in the table's bucket, or the list of spare ones
+    char *memory;                // of all arrays above
+    size_t memory_bytes;
+};
+
+static inline int32_t request_num_output_tokens(const struct request *request)
+{
+    return request->num_tokens - request->num_prompt_tokens;
+}
+
+// ---- queue -------------------------------------------------------------------------------
+
+/** Who comes next: first come first served, or the lowest (priority, arrival time, id). `= {0}` is
+ *  an empty FCFS queue. */
+struct request_queue {
+    enum scheduling_policy policy;
+    int32_t len;
+    struct request *head, *tail; // FCFS
+    struct request **heap;       // PRIORITY: binary heap
+    int32_t heap_capacity;
+};
+
+/** Room for `count` requests, so that pushing allocates nothing. */
+void request_queue_reserve(struct request_queue *queue, int32_t count);
+void request_queue_deinit(struct request_queue *queue);
+
+void request_queue_push(struct request_queue *queue, struct request *request);
+
+/** In front of all others (FCFS); the same as push under PRIORITY. */
+void request_queue_push_front(struct request_queue *queue, struct request *request);
+
+/** The next one, or NULL. */
+struct request *request_queue_peek(const struct request_queue *queue);
+void request_queue_remove(struct request_queue *queue, struct request *request);
+
+/** Whether `a` runs sooner than `b` under PRIORITY. */
+bool request_is_before(const struct request *a, const struct request *b);
+
+// ---- table -------------------------------------------------------------------------------
+
+/** Owns all requests of an engine and finds them by id. `= {0}` is a valid empty table. */
+struct request_table {
+    struct request **buckets;
+    uint64_t num_buckets; // 0 or a power of two
+    int32_t len;
+    struct request *spares; // memory of finished requests, for the next ones
+    int32_t num_spares, max_spares;
+};
+
+/** Keeps the memory of up to `max_spares` finished requests for reuse. */
+void request_table_init(struct request_table *table, int32_t max_spares);
+void request_table_deinit(struct request_table *table);
+
+struct request *request_table_find(const struct request_table *table, uint64_t request_id);
+
+/**
+ * A WAITING request with a copy of everything in `message`, with room for `max_tokens` tokens and
+ * for tables of `max_blocks` entries in each of `num_groups` groups. The id must be new.
+ */
+struct request *request_table_add(struct request_table *table,
+                                  const struct engine_core_request *message, int32_t max_tokens,
+                                  int32_t max_blocks, int32_t num_groups);
+
+/** Forgets a request. Its memory stays as it is until the next request_table_add(). */
+void request_table_remove(struct request_table *table, struct request *request);

@@ -1,0 +1,161 @@
+// Continuous batching: which requests compute how many tokens in the next step, and what its
+// result means for them.
+//
+// There is no prefill phase and no decode phase. A request has num_tokens (prompt and outputs) and
+// num_computed_tokens; each step moves the second towards the first within one token budget
+// (Orca, OSDI 2022; chunked prefill, arXiv:2308.16369). What always holds between two calls:
+//
+//  1. The tokens of a step are at most max_num_batched_tokens, its rows at most max_num_seqs.
+//  2. Running requests come before waiting ones; a step that took blocks away admits nobody.
+//  3. A decoding request advances in every step, however long the prefills beside it are.
+//  4. A request has a row and blocks exactly while it is RUNNING.
+//  5. Every request that was added ends: with an output that has a finish reason, or silently when
+//     its client aborted it.
+//  6. After scheduler_add() has returned nothing is allocated until the next one.
+//
+// Time comes in as an argument, so that tests decide what time it is. One thread.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/request.h"
+#include "worker/worker.h"
+
+struct scheduler_config {
+    int32_t max_num_batched_tokens, max_num_seqs, max_model_len;
+    int32_t vocab_size; // token ids are checked against it
+    bool enable_chunked_prefill;
+    bool enable_prefix_caching;
+    int32_t long_prefill_token_threshold; // most tokens a prompt gets in a step; 0: no cap
+    // Above 1: at most so many prompts are in partial prefill side by side, and at most
+    // max_long_partial_prefills of them longer than the threshold (which is then 4 % of
+    // max_model_len unless given); shorter prompts overtake those that must wait for this.
+    // 1 or less: the token budget alone decides.
+    int32_t max_num_partial_prefills, max_long_partial_prefills;
+    enum scheduling_policy policy;
+    bool reserve_full_isl; // admit only what fits with all its present tokens
+    double watermark;      // share of the blocks that admission leaves free
+    const struct kv_cache_config *kv_cache;
+};
+
+/** What the options and the plan come to. */
+struct scheduler_config scheduler_config_from(const struct engine_config *engine);
+
+enum { HIT_RATE_WINDOW = 1000 };
+
+/** Counters since the start; none ever goes back. */
+struct scheduler_stats {
+    int64_t num_preemptions;
+    int64_t prefix_cache_queries, prefix_cache_hits; // tokens, once a request
+    int64_t num_computed_prompt_tokens;              // for the first time
+    int64_t num_recomputed_tokens;                   // again, after a preemption
+    int64_t num_generated_tokens;
+};
+
+/** What the last HIT_RATE_WINDOW requests asked of the prefix cache. */
+struct hit_rate_window {
+    int32_t queries[HIT_RATE_WINDOW], hits[HIT_RATE_WINDOW];
+    int32_t next;
+    int64_t sum_queries, sum_hits;
+};
+
+enum { MAX_OVERTAKEN_PREFILLS = 32 };
+
+struct scheduler {
+    struct scheduler_config config;
+    int32_t long_prefill_token_threshold; // the effective one
+    int32_t watermark_blocks;
+    struct kv_cache_manager kv;
+    struct request_table requests;
+    struct request_queue waiting;
+    struct request **running; // in the order of admission
+    int32_t num_running;
+    struct request_queue finished; // ended outside a step; their outputs go with the next update
+
+    // Rows of the worker's batch.
+    int32_t *free_rows, *given_back_rows;
+    int32_t num_free_rows, num_given_back_rows;
+
+    // The step being decided or in flight.
+    bool in_flight;
+    int64_t step;
+    struct scheduled_row *rows;
+    struct request **row_requests; // of rows
+    struct scheduled_new_request *new_requests;
+    int32_t *finished_rows;
+    int32_t num_prompt_tokens_in_step;
+    struct request *overtaken[MAX_OVERTAKEN_PREFILLS];
+
+    // A head of the queue that did not fit is looked at again when more blocks are free than then.
+    const struct request *blocked;
+    int32_t blocked_num_free;
+
+    // Outputs, one segment per client: each live request has at most one.
+    struct engine_core_output *outputs;
+    int32_t outputs_capacity;
+    int32_t num_live[MAX_API_SERVERS];
+
+    struct scheduler_stats stats;
+    struct hit_rate_window hit_rate;
+};
+
+/** `config->kv_cache` is copied; its layer lists stay the caller's. */
+void scheduler_init(struct scheduler *s, const struct scheduler_config *config);
+void scheduler_deinit(struct scheduler *s);
+
+/**
+ * Takes a request in; everything is copied. One that has all its tokens already, or that can never
+ * run here, ends with the next update. Errors: INVALID (the id is known, an impossible number),
+ * then nothing changed.
+ */
+NODISCARD enum status scheduler_add(struct scheduler *s, const struct engine_core_request *request,
+                                    int64_t now_ns, struct error *err);
+
+/** Ends a client's requests; ids that it does not have are passed over. An output tells `reason`
+ *  unless that is NONE: then they end silently. What is in a step in flight ends with its update.
+ */
+void scheduler_abort(struct scheduler *s, int32_t client_index, const uint64_t *ids,
+                     int32_t num_ids, enum finish_reason reason);
+
+/** Ends all requests of a client (-1: of all clients). */
+void scheduler_abort_client(struct scheduler *s, int32_t client_index, enum finish_reason reason);
+
+/**
+ * Decides the next step. `out` points into the scheduler until scheduler_update(). False when
+ * there is nothing to compute now: no step is to be run.
+ */
+bool scheduler_schedule(struct scheduler *s, int64_t now_ns, struct scheduler_output *out);
+
+/**
+ * Applies the result of the step in flight (both NULL: no step was run) and reports what became of
+ * the requests: `outputs[c]` for API server c, pointing into the scheduler and `result` until the
+ * next scheduler_add() or scheduler_update().
+ */
+void scheduler_update(struct scheduler *s, int64_t now_ns, const struct scheduler_output *step,
+                      const struct model_runner_output *result,
+                      struct engine_core_outputs outputs[MAX_API_SERVERS]);
+
+/** Forgets cached prefixes. False while blocks are in use. */
+bool scheduler_reset_prefix_cache(struct scheduler *s);
+
+/** Whether schedule or update have something to do. */
+static inline bool scheduler_has_work(const struct scheduler *s)
+{
+    return s->num_running > 0 || s->waiting.len > 0 || s->finished.len > 0;
+}
+
+/** Hits over queries of the last requests, 0..1; 0 before any. */
+double scheduler_prefix_hit_rate(const struct scheduler *s);
+
+// ---- between scheduler.c and scheduler_update.c ------------------------------------------------
+
+/** RUNNING → FINISHED: gives row and blocks back. The caller takes it out of `running`. */
+void scheduler_finish_running(struct scheduler *s, struct request *request,
+                              enum finish_reason reason);
+
+/** Drops a finished request. */
+void scheduler_forget(struct scheduler *s, struct request *request);
+
+/** Applies the stop rules after the last token of `request`; NONE: it goes on. */
+enum finish_reason request_check_stop(struct request *request, int32_t max_model_len);

@@ -1,0 +1,137 @@
+// What a step's result means for its requests: tokens appended, stop rules, outputs.
+#include <assert.h>
+
+#include "engine/scheduler.h"
+
+enum finish_reason request_check_stop(struct request *r, int32_t max_model_len)
+{
+    int32_t num_outputs = request_num_output_tokens(r);
+    int32_t last = r->token_ids[r->num_tokens - 1];
+    // EOS and stop tokens come before the length: an answer that ends by itself on its last allowed
+    // token is complete.
+    if (num_outputs >= r->sampling.min_tokens) {
+        if (last == r->sampling.eos_token_id)
+            return FINISH_REASON_STOP;
+        for (int32_t i = 0; i < r->sampling.num_stop_token_ids; i++) {
+            if (last == r->sampling.stop_token_ids[i]) {
+                r->stop_token_id = last;
+                return FINISH_REASON_STOP;
+            }
+        }
+    }
+    if (r->num_tokens >= max_model_len || num_outputs >= r->sampling.max_tokens)
+        return FINISH_REASON_LENGTH;
+    return FINISH_REASON_NONE;
+}
+
+// Where the outputs of each client go: as many places as it has requests.
+struct segments {
+    struct engine_core_output *next[MAX_API_SERVERS];
+};
+
+static void lay_out_segments(struct scheduler *s, struct segments *segments, int64_t now_ns,
+                             struct engine_core_outputs outputs[MAX_API_SERVERS])
+{
+    int32_t start = 0;
+    for (int32_t c = 0; c < MAX_API_SERVERS; c++) {
+        segments->next[c] = s->outputs ? s->outputs + start : NULL;
+        outputs[c] =
+            (struct engine_core_outputs){.timestamp_ns = now_ns, .outputs = segments->next[c]};
+        start += s->num_live[c];
+    }
+    assert(start <= s->outputs_capacity);
+}
+
+static void report(struct segments *segments, const struct request *r, const struct row_output *got,
+                   int32_t num_new_tokens, struct engine_core_outputs outputs[MAX_API_SERVERS])
+{
+    outputs[r->client_index].num_outputs++;
+    *segments->next[r->client_index]++ = (struct engine_core_output){
+        .request_id = r->request_id,
+        .num_new_tokens = num_new_tokens,
+        .new_token_ids = r->token_ids + r->num_tokens - num_new_tokens,
+        .logprobs = num_new_tokens > 0 ? got->logprobs : NULL,
+        .first_prompt_logprob = got ? got->first_prompt_logprob : 0,
+        .num_prompt_logprobs = got ? got->num_prompt_logprobs : 0,
+        .prompt_logprobs = got ? got->prompt_logprobs : NULL,
+        .finish_reason = r->finish_reason,
+        .stop_token_id = r->stop_token_id,
+        .num_cached_tokens = r->num_cached_tokens,
+        .num_preemptions = r->num_preemptions,
+        .queued_ns = r->queued_ns,
+        .scheduled_ns = r->scheduled_ns,
+        .first_token_ns = r->first_token_ns,
+        .last_token_ns = r->last_token_ns,
+    };
+}
+
+// Takes the drawn token in; returns how many tokens are new.
+static int32_t append_token(struct scheduler *s, struct request *r, int32_t token_id,
+                            int64_t now_ns)
+{
+    if (token_id < 0) { // no finite logits to draw from: this request alone ends
+        scheduler_finish_running(s, r, FINISH_REASON_ERROR);
+        return 0;
+    }
+    CHECK(token_id < s->config.vocab_size && r->num_tokens < r->max_tokens);
+    r->token_ids[r->num_tokens++] = token_id;
+    s->stats.num_generated_tokens++;
+    if (r->first_token_ns == 0)
+        r->first_token_ns = now_ns;
+    r->last_token_ns = now_ns;
+    enum finish_reason reason = request_check_stop(r, s->config.max_model_len);
+    if (reason != FINISH_REASON_NONE)
+        scheduler_finish_running(s, r, reason);
+    return 1;
+}
+
+static void update_rows(struct scheduler *s, int64_t now_ns, const struct scheduler_output *step,
+                        const struct model_runner_output *result, struct segments *segments,
+                        struct engine_core_outputs outputs[MAX_API_SERVERS])
+{
+    // A result for other rows would give one user another's tokens.
+    CHECK(result->num_rows == step->num_rows);
+    for (int32_t i = 0; i < step->num_rows; i++) {
+        struct request *r = s->row_requests[i];
+        const struct row_output *got = &result->rows[i];
+        CHECK(got->row == step->rows[i].row && got->row == r->row);
+        r->scheduled_slot = -1;
+        int32_t num_new = 0;
+        bool has_news = got->num_prompt_logprobs > 0;
+        if (r->abort_requested) {
+            bool silently = r->abort_reason == FINISH_REASON_NONE;
+            scheduler_finish_running(s, r, silently ? FINISH_REASON_ABORT : r->abort_reason);
+            has_news = !silently;
+            got = NULL;
+        } else if (step->rows[i].samples) {
+            num_new = append_token(s, r, got->token_id, now_ns);
+            has_news = true;
+        }
+        if (has_news)
+            report(segments, r, got, num_new, outputs);
+        if (r->state == REQUEST_FINISHED)
+            scheduler_forget(s, r); // its fields stay readable until the next add
+    }
+    int32_t num_kept = 0;
+    for (int32_t i = 0; i < s->num_running; i++) {
+        if (s->running[i]->state == REQUEST_RUNNING)
+            s->running[num_kept++] = s->running[i];
+    }
+    s->num_running = num_kept;
+    s->in_flight = false;
+}
+
+void scheduler_update(struct scheduler *s, int64_t now_ns, const struct scheduler_output *step,
+                      const struct model_runner_output *result,
+                      struct engine_core_outputs outputs[MAX_API_SERVERS])
+{
+    struct segments segments;
+    lay_out_segments(s, &segments, now_ns, outputs);
+    if (step)
+        update_rows(s, now_ns, step, result, &segments, outputs);
+    for (struct request *r; (r = request_queue_peek(&s->finished));) {
+        request_queue_remove(&s->finished, r);
+        report(&segments, r, NULL, 0, outputs);
+        scheduler_forget(s, r);
+    }
+}
