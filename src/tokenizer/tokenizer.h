@@ -27,7 +27,8 @@ void tokenizer_destroy(struct tokenizer *tokenizer);
  * Encodes UTF-8 `text` by byte-pair merges (Sennrich et al. 2016, arXiv:1508.07909); with
  * `add_special_tokens` the post-processor's template (BOS, EOS) is applied. Malformed bytes count
  * as U+FFFD. Returns `*num_tokens` ids that live in `arena`. Cannot fail: bytes that the vocabulary
- * lacks become byte tokens or its unknown token. Time is n log n in the length of the text.
+ * lacks become byte tokens or its unknown token. Time is n log n in the length of the text, which is
+ * 2 GiB at most.
  */
 int32_t *tokenizer_encode(const struct tokenizer *tokenizer, struct str text,
                           bool add_special_tokens, struct arena *arena, int32_t *num_tokens);
@@ -49,12 +50,13 @@ struct str tokenizer_id_to_token(const struct tokenizer *tokenizer, int32_t id);
 /** Whether the id is an added token marked special. */
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
 
-/** The most bytes of text that one token can stand for. */
+/** The most bytes of text that one token can stand for: a text of n bytes has at least n / this. */
 int32_t tokenizer_max_token_bytes(const struct tokenizer *tokenizer);
 
 /**
  * Token ids → text, whole characters at a time: the concatenation of all pieces equals the decoding
- * of the whole (prefix-offset method). Belongs to one request.
+ * of the whole (prefix-offset method). What ends in U+FFFD is held back, since it may be the
+ * beginning of a character, though no more than a few hundred tokens. Belongs to one request.
  */
 struct detokenizer;
 
