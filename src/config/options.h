@@ -124,6 +124,9 @@ void options_deinit(struct serve_options *options);
 /** Appends what differs from the defaults, for the log: {'port': 8001, 'api_key': ['***']}. */
 void options_non_default(const struct serve_options *options, struct buf *out);
 
+/** The environment variable `name`; NULL when it is not set or empty. */
+const char *options_env(const char *name);
+
 /** `25.6k` = 25600, `32K` = 32768, `1m`, `2G` ...: the grammar of reference section 1.2.
  *  Errors: INVALID. */
 NODISCARD enum status human_int_parse(struct str text, int64_t *out, struct error *err);

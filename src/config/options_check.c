@@ -14,7 +14,7 @@
 
 enum { MAX_RANKS_TEXT = 4096, GIB_SHIFT = 30, MAX_KV_CACHE_GIB = 1 << 20, MAX_CORE = 65535 };
 
-static const char *env_value(const char *name)
+const char *options_env(const char *name)
 {
     const char *value = getenv(name);
     return value && value[0] ? value : NULL;
@@ -23,7 +23,7 @@ static const char *env_value(const char *name)
 static enum status env_int(const char *name, int64_t min, int64_t max, int64_t *out,
                            struct error *err)
 {
-    const char *text = env_value(name);
+    const char *text = options_env(name);
     if (!text)
         return STATUS_OK;
     int64_t value = 0;
@@ -38,7 +38,7 @@ static enum status env_int(const char *name, int64_t min, int64_t max, int64_t *
 
 static enum status env_bool(const char *name, bool *out, struct error *err)
 {
-    const char *text = env_value(name);
+    const char *text = options_env(name);
     if (!text)
         return STATUS_OK;
     bool on = strcmp(text, "1") == 0 || strcasecmp(text, "true") == 0;
@@ -53,7 +53,7 @@ static enum status env_bool(const char *name, bool *out, struct error *err)
 static enum status read_log_level(struct serve_options *options, const struct options_given *given,
                                   struct error *err)
 {
-    const char *text = env_value("VLLM_LOGGING_LEVEL");
+    const char *text = options_env("VLLM_LOGGING_LEVEL");
     enum log_level level = LOG_LEVEL_INFO;
     if (text && !log_level_parse(text, &level))
         return error_set_field(err, STATUS_INVALID, "VLLM_LOGGING_LEVEL",
@@ -69,7 +69,7 @@ static enum status read_log_level(struct serve_options *options, const struct op
 
 static enum status read_stats_interval(struct serve_options *options, struct error *err)
 {
-    const char *text = env_value("VLLM_LOG_STATS_INTERVAL");
+    const char *text = options_env("VLLM_LOG_STATS_INTERVAL");
     if (!text)
         return STATUS_OK;
     char *end = NULL;
@@ -87,7 +87,7 @@ static enum status read_stats_interval(struct serve_options *options, struct err
 /** "auto", "nobind", or cores such as "0-7,16,18" (with one rank there is no '|'). */
 static enum status read_threads_bind(struct serve_options *options, struct error *err)
 {
-    const char *text = env_value("VLLM_CPU_OMP_THREADS_BIND");
+    const char *text = options_env("VLLM_CPU_OMP_THREADS_BIND");
     if (!text)
         return STATUS_OK;
     bool fine = strcmp(text, "auto") == 0 || strcmp(text, "nobind") == 0;
@@ -157,7 +157,7 @@ enum status options_read_environment(struct serve_options *options,
                                      const struct options_given *given, FILE *err_out,
                                      struct error *err)
 {
-    const char *key = env_value("VLLM_API_KEY");
+    const char *key = options_env("VLLM_API_KEY");
     if (key && !given->api_key) {
         options->api_keys.items = arena_array(&options->arena, const char *, 1);
         options->api_keys.items[0] = arena_strdup(&options->arena, str_from(key));
@@ -176,7 +176,7 @@ enum status options_read_environment(struct serve_options *options,
     TRY(env_bool("VLLM_SERVER_DEV_MODE", &options->server_dev_mode, err));
     TRY(env_bool("VLLM_ALLOW_LONG_MAX_MODEL_LEN", &options->allow_long_max_model_len, err));
 
-    const char *isa = env_value("VLLM_CPU_ISA");
+    const char *isa = options_env("VLLM_CPU_ISA");
     if (isa && strcmp(isa, "auto") != 0 && strcmp(isa, "scalar") != 0 && strcmp(isa, "avx2") != 0)
         return error_set_field(err, STATUS_INVALID, "VLLM_CPU_ISA",
                                "the environment variable VLLM_CPU_ISA is '%.100s', expected auto, "
