@@ -51,9 +51,10 @@ struct engine_page {
     _Atomic int64_t iteration_tokens_sum;
 };
 
-/** Written by one API server alone. What each slot counts is the metrics table's business. */
+/** Written by one API server alone, but for pid and num_unfinished, which the launcher clears
+ * before it (re)starts one. What each slot counts is the metrics table's business. */
 struct front_page {
-    _Atomic int32_t pid;
+    _Atomic int32_t pid;            // its own, set once it serves: how the launcher knows
     _Atomic int32_t num_unfinished; // requests the engine works on for it
     _Atomic double counters[NUM_FRONT_COUNTERS];
 };
