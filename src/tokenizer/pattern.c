@@ -3,10 +3,10 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include "base/buf.h"
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "tokenizer/unicode.h"
+#include "tokenizer/unicode_stand_in.h"
 
 enum {
     MAX_REGEX_BYTES = 64 * 1024,
@@ -227,11 +227,29 @@ void pattern_search_init(struct pattern_search *search, const struct pattern *pa
 void pattern_search_deinit(struct pattern_search *search)
 {
     pcre2_match_data_free(search->match_data);
+    buf_deinit(&search->stand_ins);
     *search = (struct pattern_search){0};
+}
+
+/** Exchanges the characters that are too young for PCRE2, of which `text` has one at `at`. */
+static struct str exchange_young(struct buf *copy, struct str text, size_t at)
+{
+    buf_clear(copy);
+    buf_append(copy, text);
+    do {
+        size_t len;
+        uint32_t c = utf8_decode(str_slice(text, at, text.len), &len);
+        utf8_encode(unicode_stand_in(c), copy->ptr + at);
+        at += len;
+    } while (unicode_find_young(text, &at));
+    return buf_str(copy);
 }
 
 void pattern_search_start(struct pattern_search *search, struct str text)
 {
+    size_t young = 0;
+    if (search->pattern->code && unicode_find_young(text, &young))
+        text = exchange_young(&search->stand_ins, text, young);
     search->text = text;
     search->position = 0;
     search->last_end = SIZE_MAX;

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/buf.h"
 #include "base/status.h"
 #include "base/str.h"
 
@@ -30,6 +31,7 @@ struct pattern_search {
     const struct pattern *pattern;
     void *match_data;
     struct str text;
+    struct buf stand_ins; // the text with older characters for those that PCRE2 does not know
     size_t position;
     size_t last_end; // of the last match; SIZE_MAX: none yet
     int num_failures;

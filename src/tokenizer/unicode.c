@@ -4,6 +4,12 @@
 #include <utf8proc.h>
 
 #include "base/utf8.h"
+#include "tokenizer/unicode_stand_in.h"
+
+static utf8proc_category_t category(uint32_t c)
+{
+    return utf8proc_category((utf8proc_int32_t)unicode_stand_in(c));
+}
 
 bool unicode_is_white_space(uint32_t c)
 {
@@ -15,7 +21,7 @@ bool unicode_is_white_space(uint32_t c)
 
 bool unicode_is_word(uint32_t c)
 {
-    switch (utf8proc_category((utf8proc_int32_t)c)) {
+    switch (category(c)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
@@ -40,9 +46,9 @@ bool unicode_is_number(uint32_t c)
 {
     if (c < 0x80)
         return c >= '0' && c <= '9';
-    utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
-    return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
-           category == UTF8PROC_CATEGORY_NO;
+    utf8proc_category_t kind = category(c);
+    return kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_NL ||
+           kind == UTF8PROC_CATEGORY_NO;
 }
 
 bool unicode_is_punctuation(uint32_t c)
@@ -50,7 +56,7 @@ bool unicode_is_punctuation(uint32_t c)
     if (c < 0x80)
         return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
                (c >= '{' && c <= '~');
-    switch (utf8proc_category((utf8proc_int32_t)c)) {
+    switch (category(c)) {
     case UTF8PROC_CATEGORY_PC:
     case UTF8PROC_CATEGORY_PD:
     case UTF8PROC_CATEGORY_PS:
