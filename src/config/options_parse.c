@@ -198,12 +198,13 @@ static bool find_option(struct parse *parse, const char *text, struct match *mat
     char *name = split_word(parse, text, match);
     if (find_exact(parse, name, match) || find_attached(parse, text, match))
         return true;
-    if (name[1] != '\0' && find_prefix(parse, name, text, match))
+    // A removed name is never short for another: --device is not --device-ids.
+    const char *hint = strncmp(name, "--", 2) == 0 ? option_removed_hint(name + 2) : NULL;
+    if (!hint && name[1] != '\0' && find_prefix(parse, name, text, match))
         return true;
     if (parse->exit_status != 0)
         return false;
     add_unknown(parse, text);
-    const char *hint = strncmp(name, "--", 2) == 0 ? option_removed_hint(name + 2) : NULL;
     if (hint && !parse->hint) {
         parse->hint_name = name;
         parse->hint = hint;

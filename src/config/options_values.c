@@ -444,6 +444,14 @@ static void append_value(struct buf *out, const struct serve_options *options,
     }
 }
 
+/** The served name is the model's own unless somebody chose one. */
+static bool is_derived(const struct serve_options *options, const struct option *option)
+{
+    const struct str_list *names = &options->served_model_names;
+    return strcmp(option->name, "served-model-name") == 0 && names->len == 1 &&
+           strcmp(names->items[0], options->model) == 0;
+}
+
 void options_non_default(const struct serve_options *options, struct buf *out)
 {
     struct serve_options defaults;
@@ -460,7 +468,7 @@ void options_non_default(const struct serve_options *options, struct buf *out)
         buf_clear(&usual);
         append_value(&value, options, &table[i]);
         append_value(&usual, &defaults, &table[i]);
-        if (str_eq(buf_str(&value), buf_str(&usual)))
+        if (str_eq(buf_str(&value), buf_str(&usual)) || is_derived(options, &table[i]))
             continue;
         buf_append_c(out, is_first ? "'" : ", '");
         is_first = false;

@@ -277,6 +277,13 @@ static const char *word_of(const json_t *value, struct arena *arena)
         return "None";
     if (json_is_boolean(value))
         return json_is_true(value) ? "True" : "False";
+    if (json_is_real(value)) {
+        struct buf digits = {0};
+        buf_append_json_double(&digits, json_real_value(value));
+        const char *word = arena_strdup(arena, buf_str(&digits));
+        buf_deinit(&digits);
+        return word;
+    }
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
     const char *word = arena_strdup(arena, str_from(text ? text : ""));
     free(text);
