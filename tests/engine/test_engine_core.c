@@ -144,15 +144,15 @@ static void turn(struct world *w)
     engine_core_send_outputs(&w->core);
 }
 
-// Turns the loop until `condition` holds, for five seconds at most.
+// Turns the loop until `condition` holds, for five seconds at most; slowly, so that clients hear of
+// a request's tokens before it has come to its end.
 #define TURN_UNTIL(w, condition)                                          \
     do {                                                                  \
         int64_t deadline_ns = clock_monotonic_ns() + INT64_C(5000000000); \
         while (receive(w), !(condition)) {                                \
             assert_true(clock_monotonic_ns() < deadline_ns);              \
             turn(w);                                                      \
-            if (!scheduler_has_work(&(w)->core.scheduler))                \
-                channel_wait((w)->core.channel, 1);                       \
+            usleep(1000);                                                 \
         }                                                                 \
     } while (0)
 
@@ -377,7 +377,7 @@ static void a_stopping_engine_takes_nothing_new(void **state)
 {
     struct world *w = *state;
     hello(w, 0);
-    add(w, 0, 11, 20);
+    add(w, 0, 11, 200);
     TURN_UNTIL(w, news_of(w, 0, 11)->num_tokens > 0);
     w->core.stopping = true;
     add(w, 0, 12, 20);
@@ -408,7 +408,7 @@ static void a_failed_step_is_told_to_the_loop(void **state)
 {
     struct world *w = *state;
     hello(w, 0);
-    add(w, 0, 11, 20);
+    add(w, 0, 11, 300);
     TURN_UNTIL(w, news_of(w, 0, 11)->num_tokens > 0);
     w->core.executor->fails = true;
     struct error err = {0};
