@@ -36,6 +36,7 @@ struct attention {
     const struct attention_params *params;
     int32_t group;      // query heads of a key head
     int64_t padded_dim; // head_dim up to whole vectors
+    int64_t key_bytes;  // of one head in the cache
 };
 
 /** One thread's. Rows are queries: token of the tile * group + head of the group. */
@@ -64,27 +65,42 @@ static void scratch_init(struct tile_scratch *s, struct arena *arena, const stru
     s->sum = arena_array(arena, float, queries);
 }
 
-/** Keys and values [first, end) of a chunk as f32, key j at row j % CHUNK_KEYS. No other entry of
- *  the block table is read. */
-static void load_chunk(const struct attention *a, struct tile_scratch *s, int32_t seq,
-                       int32_t kv_head, int32_t first, int32_t end)
+/** Where the key (and the value) of one position lies in the cache, in bytes. `column` and `block`
+ *  remember the last look into the block table. */
+static int64_t key_offset(const struct attention *a, int32_t seq, int32_t kv_head, int32_t key,
+                          int32_t *column, int32_t *block)
 {
     const struct kv_cache *cache = a->cache;
-    enum weight_form form = weight_form_of(cache->dtype);
-    int64_t size = weight_form_bytes(form);
-    int32_t block_of_key = -1, last_column = -1;
+    if (key / cache->block_size != *column) {
+        *column = key / cache->block_size;
+        *block = cpu_block_of(cache, a->batch, seq, key);
+    }
+    int64_t row = ((int64_t)*block * cache->num_kv_heads + kv_head) * cache->block_size +
+                  key % cache->block_size;
+    return row * a->key_bytes;
+}
+
+/** Keys and values [first, end) of a chunk as f32, key j at row j % CHUNK_KEYS, while memory is
+ *  asked for those of the next chunk, up to `last`. No other entry of the block table is read. */
+static void load_chunk(const struct attention *a, struct tile_scratch *s, int32_t seq,
+                       int32_t kv_head, int32_t first, int32_t end, int32_t last)
+{
+    enum { LINE_BYTES = 64 };
+    enum weight_form form = weight_form_of(a->cache->dtype);
+    const char *k = a->cache->k, *v = a->cache->v;
+    int32_t column = -1, block = 0, next_column = -1, next_block = 0;
     for (int32_t key = first; key < end; key++) {
-        if (key / cache->block_size != last_column) {
-            last_column = key / cache->block_size;
-            block_of_key = cpu_block_of(cache, a->batch, seq, key);
+        if (key + CHUNK_KEYS < last) {
+            int64_t next = key_offset(a, seq, kv_head, key + CHUNK_KEYS, &next_column, &next_block);
+            for (int64_t i = 0; i < a->key_bytes; i += LINE_BYTES) {
+                _mm_prefetch(k + next + i, _MM_HINT_T0);
+                _mm_prefetch(v + next + i, _MM_HINT_T0);
+            }
         }
-        int64_t start =
-            (((int64_t)block_of_key * cache->num_kv_heads + kv_head) * cache->block_size +
-             key % cache->block_size) *
-            cache->head_dim * size;
+        int64_t from = key_offset(a, seq, kv_head, key, &column, &block);
         int64_t to = key % CHUNK_KEYS * a->padded_dim;
-        avx2_unpack(form, s->keys + to, (const char *)cache->k + start, cache->head_dim);
-        avx2_unpack(form, s->values + to, (const char *)cache->v + start, cache->head_dim);
+        avx2_unpack(form, s->keys + to, k + from, a->cache->head_dim);
+        avx2_unpack(form, s->values + to, v + from, a->cache->head_dim);
     }
 }
 
@@ -295,7 +311,7 @@ static void attend_tile(const struct attention *a, struct tile_scratch *s,
     start_tile(a, s, tile, kv_head);
     for (int32_t chunk = first / CHUNK_KEYS * CHUNK_KEYS; chunk < end; chunk += CHUNK_KEYS) {
         int32_t chunk_first = max_i32(first, chunk), chunk_end = min_i32(end, chunk + CHUNK_KEYS);
-        load_chunk(a, s, tile->seq, kv_head, chunk_first, chunk_end);
+        load_chunk(a, s, tile->seq, kv_head, chunk_first, chunk_end, end);
         score_chunk(a, s, tile->num_tokens * a->group, chunk_first - chunk, chunk_end - chunk);
         add_chunk(a, s, tile, chunk);
     }
@@ -315,6 +331,7 @@ void avx2_attention(struct device *dev, struct tensor out, const float *q, int64
         .params = params,
         .group = params->num_heads / cache->num_kv_heads,
         .padded_dim = round_up_lanes(cache->head_dim),
+        .key_bytes = cache->head_dim * (int64_t)dtype_size(cache->dtype),
     };
     struct arena *arena = &dev->scratch;
     struct arena_mark mark = arena_mark(arena);

@@ -4,7 +4,8 @@
 // k, the rest of a row padded with zeros; then one fixed sum of the lanes, then the bias. Both
 // paths below run that chain, so a row's result is the same in a batch of any size.
 //
-//  - few rows: tiles of up to 3 rows x 4 weights straight from memory, which is what bounds it;
+//  - few rows: tiles of up to 3 rows x 4 weights straight from memory, which is what bounds it; a
+//    second tile finds the weights in the first-level cache;
 //  - many rows: a panel of 8 weights x 512 is turned into f32 once and used by up to 96 rows; the
 //    chains wait in memory, in all eight lanes, while the next 512 are prepared.
 #if defined(__x86_64__)
@@ -13,12 +14,14 @@
 #include "ops/cpu/avx2_math.h"
 
 enum {
-    DIRECT_MAX_ROWS = 3,
+    DIRECT_MAX_ROWS = 12, // from here on unpacking once wins over unpacking per tile
     PANEL_COLS = 8,
     PANEL_K = 512,
     BLOCK_ROWS = 96,        // a multiple of TILE_ROWS
-    JOB_BYTES = 128 * 1024, // weights that one hand-out of work reads
+    JOB_BYTES = 512 * 1024, // weights read in one go; shorter ones keep hardware prefetch from
+                            // getting under way
     PREFETCH_BYTES = 1024,
+    MAX_PREFETCH_BYTES = 32 * 1024, // of the first-level cache
 };
 
 struct matmul {
@@ -27,7 +30,7 @@ struct matmul {
     const char *w;
     const float *bias;
     int64_t rows, k, n;
-    int64_t w_row_bytes;
+    int64_t w_row_bytes, prefetch_bytes;
 };
 
 /** One thread's: 16 KiB of weights in f32 and 24 KiB of sums on their way. */
@@ -82,7 +85,7 @@ ALWAYS_INLINE void direct_tile(int rows, enum weight_form form, const struct mat
     __m256 acc[TILE_ROWS][TILE_COLS];
     zero_tile(rows, acc);
     int64_t whole = m->k / LANES * LANES, rest = m->k - whole;
-    dot_tile(rows, form, acc, x, m->k, w, whole, PREFETCH_BYTES);
+    dot_tile(rows, form, acc, x, m->k, w, whole, row == 0 ? m->prefetch_bytes : 0);
     if (rest > 0) {
         __m256i mask = lane_mask(rest);
 #pragma GCC unroll 4
@@ -100,13 +103,19 @@ ALWAYS_INLINE void direct_tile(int rows, enum weight_form form, const struct mat
 ALWAYS_INLINE void direct_cols(enum weight_form form, const struct matmul *m, int64_t n,
                                int64_t end)
 {
+    // 4 rows as 2 + 2: a tile of one row costs almost as much as a larger one.
+    int64_t num_tiles = ceil_div(m->rows, TILE_ROWS);
     for (; n < end; n += TILE_COLS) {
-        if (m->rows == 1)
-            direct_tile(1, form, m, 0, n);
-        else if (m->rows == 2)
-            direct_tile(2, form, m, 0, n);
-        else
-            direct_tile(3, form, m, 0, n);
+        for (int64_t tile = 0; tile < num_tiles; tile++) {
+            int64_t row = tile * m->rows / num_tiles;
+            int64_t rows = (tile + 1) * m->rows / num_tiles - row;
+            if (rows == 1)
+                direct_tile(1, form, m, row, n);
+            else if (rows == 2)
+                direct_tile(2, form, m, row, n);
+            else
+                direct_tile(3, form, m, row, n);
+        }
     }
 }
 
@@ -125,7 +134,7 @@ static void direct_bf16(const struct matmul *m, int64_t n, int64_t end)
     direct_cols(WEIGHT_BF16, m, n, end);
 }
 
-/** Per form: weight columns [n, end) for at most DIRECT_MAX_ROWS rows. Any form also unpacks. */
+/** Per form: weight columns [n, end) for all rows. Any form also unpacks. */
 static void (*const direct_kernels[])(const struct matmul *m, int64_t n, int64_t end) = {
     [WEIGHT_F32] = direct_f32,
     [WEIGHT_F16] = direct_f16,
@@ -253,6 +262,9 @@ void avx2_matmul(struct device *dev, struct tensor out, struct tensor x, const s
         .n = w->out_features,
         .w_row_bytes = w->in_features * weight_form_bytes(w->form),
     };
+    // Rows follow each other in memory: the tile after this one lies a tile's bytes ahead.
+    int64_t tile_bytes = TILE_COLS * m.w_row_bytes;
+    m.prefetch_bytes = tile_bytes <= MAX_PREFETCH_BYTES ? tile_bytes : PREFETCH_BYTES;
     int threads = cpu_threads_for(dev, m.rows * m.n * m.k);
     if (m.rows <= DIRECT_MAX_ROWS)
         matmul_direct(&m, w->form, threads);

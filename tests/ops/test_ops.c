@@ -1,0 +1,648 @@
+// Every entry of the operations table, for every instruction set of this machine: against the
+// portable reference within a stated error, and against itself to the bit.
+#include "ops/ops.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/memory.h"
+
+static const float eps = 1e-6f;
+
+/** What a check works with: the device under test with one thread and with several, and the
+ *  reference. */
+struct bench {
+    struct device one, many, reference;
+    uint64_t random;
+    struct arena arena;
+};
+
+static double uniform(struct bench *b)
+{
+    b->random = b->random * 6364136223846793005u + 1442695040888963407u;
+    return (double)(b->random >> 40) / (1 << 24);
+}
+
+/** Roughly normal numbers. */
+static void fill(struct bench *b, float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(uniform(b) + uniform(b) + uniform(b) - 1.5) * 2;
+}
+
+static float *random_floats(struct bench *b, int64_t n)
+{
+    float *x = arena_array(&b->arena, float, n);
+    fill(b, x, n);
+    return x;
+}
+
+static float *floats(struct bench *b, int64_t n)
+{
+    float *x = arena_array(&b->arena, float, n);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = NAN; // what an operation forgets to write shows
+    return x;
+}
+
+/** Random elements of a dtype that start `misalign` bytes behind the start of an allocation and end
+ *  with it. */
+static void *random_elements(struct bench *b, enum dtype dtype, int64_t n, int64_t misalign)
+{
+    size_t size = dtype_size(dtype);
+    char *data = (char *)arena_alloc(&b->arena, (size_t)n * size + (size_t)misalign) + misalign;
+    for (int64_t i = 0; i < n; i++) {
+        float value;
+        fill(b, &value, 1);
+        uint16_t bits = dtype == DTYPE_BF16 ? f32_to_bf16(value) : f32_to_f16(value);
+        memcpy(data + (size_t)i * size, size == 4 ? (void *)&value : (void *)&bits, size);
+    }
+    return data;
+}
+
+static void assert_same_bits(const float *a, const float *b, int64_t n, const char *what)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (memcmp(&a[i], &b[i], sizeof(float)) != 0)
+            fail_msg("%s: element %ld is %a, expected %a", what, (long)i, (double)a[i],
+                     (double)b[i]);
+    }
+}
+
+/** |a - b| <= tolerance * magnitude, the magnitude being at least that of b. */
+static void assert_close(const float *a, const float *b, int64_t n, double tolerance,
+                         double magnitude, const char *what)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (!(fabs((double)a[i] - b[i]) <= tolerance * fmax(magnitude, fabs((double)b[i]))))
+            fail_msg("%s: element %ld is %.9g, expected %.9g", what, (long)i, (double)a[i],
+                     (double)b[i]);
+    }
+}
+
+// ---- Memory --------------------------------------------------------------------------------
+
+static void check_memory(struct bench *b)
+{
+    struct device *dev = &b->one;
+    static const size_t sizes[] = {0, 1, 63, 4096, 5 * 1024 * 1024 + 3};
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        char *from = arena_alloc(&b->arena, sizes[i]), *to = arena_alloc(&b->arena, sizes[i]);
+        for (size_t j = 0; j < sizes[i]; j++)
+            from[j] = (char)(j * 7);
+        void *memory = dev->ops.alloc(dev, sizes[i]);
+        assert_non_null(memory);
+        assert_int_equal((uintptr_t)memory % 64, 0);
+        dev->ops.copy_in(dev, memory, from, sizes[i]);
+        dev->ops.copy_out(dev, to, memory, sizes[i]);
+        assert_memory_equal(from, to, sizes[i]);
+        dev->ops.free(dev, memory);
+    }
+    dev->ops.free(dev, NULL);
+    struct error err = {0};
+    assert_int_equal(dev->ops.synchronize(dev, &err), STATUS_OK);
+}
+
+// ---- Rows ----------------------------------------------------------------------------------
+
+static const int64_t row_sizes[] = {1, 7, 8, 9, 31, 32, 33, 100, 1024, 1027};
+enum { NUM_ROWS = 5 };
+
+static void check_embedding(struct bench *b)
+{
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    static const int32_t ids[NUM_ROWS] = {0, 10, 3, 3, 7};
+    for (size_t d = 0; d < ARRAY_LEN(dtypes); d++) {
+        for (size_t i = 0; i < ARRAY_LEN(row_sizes); i++) {
+            int64_t n = row_sizes[i];
+            void *data = random_elements(b, dtypes[d], 11 * n, 2);
+            struct tensor table = tensor_2d(data, dtypes[d], 11, n);
+            float *expected = floats(b, NUM_ROWS * n), *out = floats(b, NUM_ROWS * n);
+            op_embedding(&b->reference, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n), table, ids);
+            op_embedding(&b->many, tensor_2d(out, DTYPE_F32, NUM_ROWS, n), table, ids);
+            assert_same_bits(out, expected, NUM_ROWS * n, "embedding");
+        }
+    }
+}
+
+static void check_norms(struct bench *b)
+{
+    for (size_t i = 0; i < ARRAY_LEN(row_sizes); i++) {
+        int64_t n = row_sizes[i], size = NUM_ROWS * n;
+        float *x = random_floats(b, size), *weight = random_floats(b, n);
+        float *expected = floats(b, size), *out = floats(b, size), *row = floats(b, n);
+        struct tensor in = tensor_2d(x, DTYPE_F32, NUM_ROWS, n);
+        op_rms_norm(&b->reference, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n), in, weight, eps);
+        op_rms_norm(&b->many, tensor_2d(out, DTYPE_F32, NUM_ROWS, n), in, weight, eps);
+        assert_close(out, expected, size, 1e-6, 0.1, "rms_norm");
+        for (int64_t r = 0; r < NUM_ROWS; r++) {
+            op_rms_norm(&b->one, tensor_2d(row, DTYPE_F32, 1, n), tensor_rows(in, r, 1), weight,
+                        eps);
+            assert_same_bits(row, out + r * n, n, "rms_norm alone");
+        }
+
+        // add_rms_norm is an addition, then the same norm.
+        float *residual = random_floats(b, size), *sum = floats(b, size);
+        for (int64_t j = 0; j < size; j++)
+            sum[j] = residual[j] + x[j];
+        op_rms_norm(&b->one, tensor_2d(out, DTYPE_F32, NUM_ROWS, n),
+                    tensor_2d(sum, DTYPE_F32, NUM_ROWS, n), weight, eps);
+        op_add_rms_norm(&b->many, in, tensor_2d(residual, DTYPE_F32, NUM_ROWS, n), weight, eps);
+        assert_same_bits(residual, sum, size, "add_rms_norm residual");
+        assert_same_bits(x, out, size, "add_rms_norm");
+    }
+}
+
+static void check_head_rms_norm(struct bench *b)
+{
+    static const int32_t head_dims[] = {3, 8, 20, 128};
+    enum { HEADS = 3, GAP = 5 };
+    for (size_t i = 0; i < ARRAY_LEN(head_dims); i++) {
+        int32_t dim = head_dims[i];
+        int64_t stride = (int64_t)HEADS * dim + GAP, size = NUM_ROWS * stride;
+        float *x = random_floats(b, size), *weight = random_floats(b, dim);
+        float *before = arena_array(&b->arena, float, size), *row = floats(b, dim);
+        memcpy(before, x, (size_t)size * sizeof(float));
+        op_head_rms_norm(&b->many, x, stride, HEADS, dim, weight, eps, NUM_ROWS);
+        for (int64_t r = 0; r < NUM_ROWS; r++) {
+            for (int64_t h = 0; h < HEADS; h++) {
+                int64_t at = r * stride + h * dim;
+                op_rms_norm(&b->one, tensor_2d(row, DTYPE_F32, 1, dim),
+                            tensor_2d(before + at, DTYPE_F32, 1, dim), weight, eps);
+                assert_same_bits(x + at, row, dim, "head_rms_norm");
+            }
+            int64_t gap = r * stride + HEADS * dim;
+            assert_same_bits(x + gap, before + gap, GAP, "head_rms_norm between rows");
+        }
+    }
+}
+
+static void check_rope(struct bench *b)
+{
+    static const struct {
+        int32_t head_dim, rot_dim;
+    } cases[] = {{4, 4}, {20, 10}, {128, 128}, {96, 32}};
+    static const int32_t positions[NUM_ROWS] = {0, 5, 2, 2, 9};
+    enum { HEADS = 3, GAP = 3, MAX_POSITION = 10 };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        int32_t dim = cases[i].head_dim, rot = cases[i].rot_dim;
+        int64_t stride = (int64_t)HEADS * dim + GAP, size = NUM_ROWS * stride;
+        float *cos_sin = random_floats(b, MAX_POSITION * (int64_t)rot);
+        float *x = random_floats(b, size), *expected = arena_array(&b->arena, float, size);
+        float *alone = arena_array(&b->arena, float, size);
+        memcpy(expected, x, (size_t)size * sizeof(float));
+        memcpy(alone, x, (size_t)size * sizeof(float));
+        op_rope(&b->reference, expected, stride, HEADS, dim, rot, cos_sin, positions, NUM_ROWS);
+        op_rope(&b->many, x, stride, HEADS, dim, rot, cos_sin, positions, NUM_ROWS);
+        assert_same_bits(x, expected, size, "rope");
+        for (int64_t r = 0; r < NUM_ROWS; r++)
+            op_rope(&b->one, alone + r * stride, stride, HEADS, dim, rot, cos_sin, positions + r,
+                    1);
+        assert_same_bits(x, alone, size, "rope alone");
+    }
+}
+
+static void check_silu_and_mul(struct bench *b)
+{
+    for (size_t i = 0; i < ARRAY_LEN(row_sizes); i++) {
+        int64_t n = row_sizes[i], size = NUM_ROWS * n;
+        float *in = random_floats(b, 2 * size);
+        for (int64_t j = 0; j < 2 * size; j++)
+            in[j] *= j % 5 == 0 ? 60.0f : 1.0f; // far into both tails
+        float *expected = floats(b, size), *out = floats(b, size), *row = floats(b, n);
+        struct tensor gate_up = tensor_2d(in, DTYPE_F32, NUM_ROWS, 2 * n);
+        op_silu_and_mul(&b->reference, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n), gate_up);
+        op_silu_and_mul(&b->many, tensor_2d(out, DTYPE_F32, NUM_ROWS, n), gate_up);
+        assert_close(out, expected, size, 6e-7, 1e-36, "silu_and_mul");
+        for (int64_t r = 0; r < NUM_ROWS; r++) {
+            op_silu_and_mul(&b->one, tensor_2d(row, DTYPE_F32, 1, n), tensor_rows(gate_up, r, 1));
+            assert_same_bits(row, out + r * n, n, "silu_and_mul alone");
+        }
+    }
+}
+
+static void check_gather_rows(struct bench *b)
+{
+    static const int32_t rows[] = {4, 0, 4};
+    enum { COLS = 13 };
+    float *x = random_floats(b, NUM_ROWS * COLS), *out = floats(b, 3 * COLS);
+    op_gather_rows(&b->many, tensor_2d(out, DTYPE_F32, 3, COLS),
+                   tensor_2d(x, DTYPE_F32, NUM_ROWS, COLS), rows);
+    for (int i = 0; i < 3; i++)
+        assert_same_bits(out + i * COLS, x + rows[i] * COLS, COLS, "gather_rows");
+}
+
+// ---- Matrix multiplication -----------------------------------------------------------------
+
+static void check_matmul_shape(struct bench *b, enum weight_form form, int64_t rows, int64_t k,
+                               int64_t n, bool has_bias)
+{
+    static const enum dtype dtypes[] = {
+        [WEIGHT_F32] = DTYPE_F32, [WEIGHT_F16] = DTYPE_F16, [WEIGHT_BF16] = DTYPE_BF16};
+    struct weight w = {
+        .form = form,
+        .out_features = n,
+        .in_features = k,
+        .data = random_elements(b, dtypes[form], n * k, 2),
+        .bias = has_bias ? random_floats(b, n) : NULL,
+    };
+    struct error err;
+    assert_int_equal(b->one.ops.prepared_weight_bytes(&b->one, &w), 0);
+    assert_int_equal(b->one.ops.prepare_weight(&b->one, &w, &err), STATUS_OK);
+    struct tensor x = tensor_2d(random_floats(b, rows * k), DTYPE_F32, rows, k);
+    float *expected = floats(b, rows * n), *out = floats(b, rows * n);
+    float *single = floats(b, rows * n);
+    op_matmul(&b->reference, tensor_2d(expected, DTYPE_F32, rows, n), x, &w);
+    op_matmul(&b->many, tensor_2d(out, DTYPE_F32, rows, n), x, &w);
+    op_matmul(&b->one, tensor_2d(single, DTYPE_F32, rows, n), x, &w);
+    // Products are of size 1; errors of a chain of k / 8 of them grow no faster than this.
+    assert_close(out, expected, rows * n, 1e-7 * (4 + sqrt((double)k)), sqrt((double)k), "matmul");
+    assert_same_bits(single, out, rows * n, "matmul on one thread");
+    static const int64_t part_sizes[] = {1, 2, 3, 4, 5, 97};
+    for (size_t i = 0; i < ARRAY_LEN(part_sizes); i++) {
+        for (int64_t r = 0; r < rows; r += part_sizes[i]) {
+            int64_t part = min_i64(part_sizes[i], rows - r);
+            op_matmul(&b->one, tensor_2d(single, DTYPE_F32, part, n), tensor_rows(x, r, part), &w);
+            assert_same_bits(single, out + r * n, part * n, "matmul of some rows");
+        }
+    }
+}
+
+static void check_matmul(struct bench *b)
+{
+    static const int64_t ks[] = {1, 7, 8, 9, 65, 512, 515, 1030};
+    static const int64_t ns[] = {1, 3, 4, 5, 9, 34};
+    static const int64_t rows[] = {1, 3, 4, 7, 20};
+    static const enum weight_form forms[] = {WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16};
+    for (size_t f = 0; f < ARRAY_LEN(forms); f++) {
+        for (size_t i = 0; i < ARRAY_LEN(ks); i++) {
+            for (size_t j = 0; j < ARRAY_LEN(ns); j++) {
+                int64_t m = rows[(i * ARRAY_LEN(ns) + j) % ARRAY_LEN(rows)];
+                check_matmul_shape(b, forms[f], m, ks[i], ns[j], (i + j) % 2);
+                arena_reset(&b->arena);
+            }
+        }
+        check_matmul_shape(b, forms[f], 200, 130, 17, true); // several blocks of rows
+        check_matmul_shape(b, forms[f], 2, 64, 1500, false); // several threads
+        arena_reset(&b->arena);
+    }
+}
+
+// ---- Cache and attention -------------------------------------------------------------------
+
+struct attention_case {
+    int32_t num_heads, num_kv_heads, head_dim;
+    enum dtype dtype;
+    int32_t window;
+};
+
+enum { NUM_SEQS = 4, SEQ_GAP = 4 };
+static const int32_t seq_lens[NUM_SEQS] = {37, 1, 150, 64};
+
+/** Queries, keys and values of all sequences, whatever the way they are computed. */
+struct attention_input {
+    const struct attention_case *shape;
+    int64_t stride; // of a row of q and of k, v
+    const float *q, *k, *v;
+    int32_t seq_start[NUM_SEQS + 1];
+};
+
+/** A way to lay out the cache and to cut the prompts. */
+struct layout {
+    int32_t block_size, chunk; // chunk: tokens of a sequence in one step
+    bool is_batched;           // all sequences in one step, else one after the other
+    bool is_reversed;          // block ids fall instead of rise
+};
+
+/** The cache filled with NaN: a key that must not be read shows. */
+static struct kv_cache make_cache(struct bench *b, const struct attention_case *shape,
+                                  int32_t block_size, int32_t num_blocks)
+{
+    struct kv_cache cache = {.dtype = shape->dtype,
+                             .num_blocks = num_blocks,
+                             .block_size = block_size,
+                             .num_kv_heads = shape->num_kv_heads,
+                             .head_dim = shape->head_dim};
+    size_t bytes = (size_t)num_blocks * (size_t)block_size * (size_t)shape->num_kv_heads *
+                   (size_t)shape->head_dim * dtype_size(shape->dtype);
+    cache.k = arena_alloc(&b->arena, bytes);
+    cache.v = arena_alloc(&b->arena, bytes);
+    memset(cache.k, 0xFF, bytes);
+    memset(cache.v, 0xFF, bytes);
+    return cache;
+}
+
+/** One step for sequences [first_seq, end_seq): the tokens from `start` on, at most a chunk. */
+static void run_step(struct bench *b, struct device *dev, const struct attention_input *in,
+                     const struct layout *layout, const struct kv_cache *cache, int32_t max_blocks,
+                     int32_t first_seq, int32_t end_seq, int32_t start, float *out)
+{
+    const struct attention_case *shape = in->shape;
+    int32_t rows[256 * NUM_SEQS], positions[256 * NUM_SEQS], token_seq[256 * NUM_SEQS];
+    int64_t slots[256 * NUM_SEQS];
+    int32_t query_start[NUM_SEQS + 1] = {0}, lens[NUM_SEQS];
+    struct attention_batch batch = {.query_start = query_start,
+                                    .seq_lens = lens,
+                                    .max_blocks = max_blocks,
+                                    .token_seq = token_seq,
+                                    .positions = positions};
+    int32_t *table = arena_array(&b->arena, int32_t, NUM_SEQS * max_blocks);
+    for (int32_t seq = first_seq; seq < end_seq; seq++) {
+        int32_t end = min_i32(seq_lens[seq], start + layout->chunk), i = batch.num_seqs;
+        if (start >= end)
+            continue;
+        for (int32_t c = 0; c < max_blocks; c++) {
+            int32_t block = layout->is_reversed ? cache->num_blocks - 1 - (seq * max_blocks + c)
+                                                : seq * max_blocks + c;
+            // Blocks that no query of this step sees, on either side, are not there.
+            bool is_past =
+                shape->window > 0 && (c + 1) * layout->block_size <= start + 1 - shape->window;
+            table[i * max_blocks + c] = is_past || c * layout->block_size >= end ? -1 : block;
+        }
+        for (int32_t p = start; p < end; p++) {
+            int32_t row = batch.num_tokens++;
+            rows[row] = in->seq_start[seq] + p;
+            positions[row] = p;
+            token_seq[row] = i;
+            slots[row] =
+                (int64_t)table[i * max_blocks + p / layout->block_size] * layout->block_size +
+                p % layout->block_size;
+        }
+        lens[i] = end;
+        batch.num_seqs++;
+        query_start[i + 1] = batch.num_tokens;
+        batch.max_seq_len = max_i32(batch.max_seq_len, end);
+        batch.max_query_len = max_i32(batch.max_query_len, end - start);
+    }
+    batch.block_table = table;
+    int64_t cols = (int64_t)shape->num_heads * shape->head_dim;
+    float *q = floats(b, batch.num_tokens * in->stride);
+    float *k = floats(b, batch.num_tokens * in->stride);
+    float *v = floats(b, batch.num_tokens * in->stride);
+    for (int32_t row = 0; row < batch.num_tokens; row++) {
+        size_t bytes = (size_t)in->stride * sizeof(float);
+        memcpy(q + row * in->stride, in->q + rows[row] * in->stride, bytes);
+        memcpy(k + row * in->stride, in->k + rows[row] * in->stride, bytes);
+        memcpy(v + row * in->stride, in->v + rows[row] * in->stride, bytes);
+    }
+    op_kv_cache_write(dev, cache, k, v, in->stride, slots, batch.num_tokens);
+    float *step_out = floats(b, batch.num_tokens * cols);
+    struct attention_params params = {.scale = 1.0f / sqrtf((float)shape->head_dim),
+                                      .window = shape->window,
+                                      .num_heads = shape->num_heads};
+    op_attention(dev, tensor_2d(step_out, DTYPE_F32, batch.num_tokens, cols), q, in->stride, cache,
+                 &batch, &params);
+    for (int32_t row = 0; row < batch.num_tokens; row++)
+        memcpy(out + rows[row] * cols, step_out + row * cols, (size_t)cols * sizeof(float));
+}
+
+/** All sequences from nothing; returns one row per token of each. */
+static float *run_layout(struct bench *b, struct device *dev, const struct attention_input *in,
+                         const struct layout *layout)
+{
+    int32_t longest = 0;
+    for (int32_t seq = 0; seq < NUM_SEQS; seq++)
+        longest = max_i32(longest, seq_lens[seq]);
+    int32_t max_blocks = (int32_t)ceil_div(longest, layout->block_size) + 1;
+    struct kv_cache cache = make_cache(b, in->shape, layout->block_size, NUM_SEQS * max_blocks);
+    float *out =
+        floats(b, in->seq_start[NUM_SEQS] * (int64_t)in->shape->num_heads * in->shape->head_dim);
+    int32_t group = layout->is_batched ? NUM_SEQS : 1;
+    for (int32_t seq = 0; seq < NUM_SEQS; seq += group) {
+        int32_t end = layout->is_batched ? longest : seq_lens[seq];
+        for (int32_t start = 0; start < end; start += layout->chunk)
+            run_step(b, dev, in, layout, &cache, max_blocks, seq, seq + group, start, out);
+    }
+    return out;
+}
+
+static void check_attention(struct bench *b)
+{
+    static const struct attention_case cases[] = {
+        {4, 2, 32, DTYPE_F32, 0},   {4, 2, 32, DTYPE_BF16, 0},  {6, 1, 64, DTYPE_F16, 0},
+        {3, 3, 20, DTYPE_F32, 0},   {2, 1, 13, DTYPE_BF16, 11}, {4, 2, 16, DTYPE_F32, 32},
+        {2, 2, 128, DTYPE_BF16, 1}, {8, 2, 40, DTYPE_F16, 45},  {50, 1, 8, DTYPE_F32, 0},
+    };
+    static const struct layout layouts[] = {
+        {16, 256, true, true}, {16, 1, false, false}, {8, 7, true, false},
+        {32, 64, false, true}, {7, 64, true, true},   {256, 1, true, false},
+    };
+    static const struct layout plain = {16, 256, true, false};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct attention_input in = {.shape = &cases[i]};
+        for (int32_t seq = 0; seq < NUM_SEQS; seq++)
+            in.seq_start[seq + 1] = in.seq_start[seq] + seq_lens[seq];
+        int64_t num_tokens = in.seq_start[NUM_SEQS];
+        in.stride = (int64_t)cases[i].num_heads * cases[i].head_dim + SEQ_GAP;
+        in.q = random_floats(b, num_tokens * in.stride);
+        in.k = random_floats(b, num_tokens * in.stride);
+        in.v = random_floats(b, num_tokens * in.stride);
+        int64_t size = num_tokens * cases[i].num_heads * cases[i].head_dim;
+        float *expected = run_layout(b, &b->reference, &in, &plain);
+        float *out = run_layout(b, &b->one, &in, &plain);
+        assert_close(out, expected, size, 2e-6, 1.0, "attention");
+        for (size_t j = 0; j < ARRAY_LEN(layouts); j++)
+            assert_same_bits(run_layout(b, &b->many, &in, &layouts[j]), out, size,
+                             "attention in another layout");
+        arena_reset(&b->arena);
+    }
+}
+
+/** Where each element lands, and that negative slots write nothing. */
+static void check_kv_cache_write(struct bench *b)
+{
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    static const int64_t slots[] = {9, -1, 2};
+    enum { HEADS = 2, DIM = 11, BLOCK = 4, BLOCKS = 3, STRIDE = HEADS * DIM + 3, TOKENS = 3 };
+    for (size_t d = 0; d < ARRAY_LEN(dtypes); d++) {
+        struct attention_case shape = {HEADS, HEADS, DIM, dtypes[d], 0};
+        struct kv_cache cache = make_cache(b, &shape, BLOCK, BLOCKS);
+        struct kv_cache reference = make_cache(b, &shape, BLOCK, BLOCKS);
+        float *k = random_floats(b, TOKENS * STRIDE), *v = random_floats(b, TOKENS * STRIDE);
+        op_kv_cache_write(&b->many, &cache, k, v, STRIDE, slots, TOKENS);
+        op_kv_cache_write(&b->reference, &reference, k, v, STRIDE, slots, TOKENS);
+        size_t size = dtype_size(dtypes[d]), bytes = size * HEADS * DIM * BLOCK * BLOCKS;
+        assert_memory_equal(cache.k, reference.k, bytes);
+        assert_memory_equal(cache.v, reference.v, bytes);
+        size_t num_written = 0;
+        for (size_t i = 0; i < bytes / size; i++)
+            num_written += ((uint8_t *)cache.k)[i * size + size - 1] != 0xFF;
+        assert_int_equal(num_written, 2 * HEADS * DIM);
+        // Slot 9 is offset 1 of block 2.
+        for (int h = 0; h < HEADS; h++) {
+            for (int i = 0; i < DIM; i++) {
+                int at = ((2 * HEADS + h) * BLOCK + 1) * DIM + i;
+                float value = v[h * DIM + i];
+                if (dtypes[d] == DTYPE_F32)
+                    assert_true(((float *)cache.v)[at] == value);
+                else if (dtypes[d] == DTYPE_F16)
+                    assert_int_equal(((uint16_t *)cache.v)[at], f32_to_f16(value));
+                else
+                    assert_int_equal(((uint16_t *)cache.v)[at], f32_to_bf16(value));
+            }
+        }
+    }
+}
+
+// ---- The walk ------------------------------------------------------------------------------
+
+static const struct {
+    const char *name;
+    void (*run)(struct bench *b);
+} checks[] = {
+    {"alloc, free, copy_in, copy_out, synchronize", check_memory},
+    {"embedding", check_embedding},
+    {"rms_norm, add_rms_norm", check_norms},
+    {"head_rms_norm", check_head_rms_norm},
+    {"rope", check_rope},
+    {"silu_and_mul", check_silu_and_mul},
+    {"gather_rows", check_gather_rows},
+    {"prepare_weight, matmul", check_matmul},
+    {"kv_cache_write", check_kv_cache_write},
+    {"attention", check_attention},
+};
+
+static void every_operation_is_right_and_batch_invariant_on_every_instruction_set(void **state)
+{
+    (void)state;
+    int num_isas = 0;
+    for (enum cpu_isa isa = CPU_ISA_SCALAR; isa < CPU_ISA_AUTO; isa++) {
+        struct bench b = {.random = 1};
+        struct error err = {0};
+        enum status status = cpu_device_init(&b.one, isa, 1, &err);
+        if (status == STATUS_UNSUPPORTED)
+            continue;
+        assert_int_equal(status, STATUS_OK);
+        assert_int_equal(cpu_device_init(&b.many, isa, 4, &err), STATUS_OK);
+        assert_int_equal(cpu_device_init(&b.reference, CPU_ISA_SCALAR, 2, &err), STATUS_OK);
+        for (size_t i = 0; i < ARRAY_LEN(checks); i++) {
+            print_message("%s: %s\n", b.one.ops.name, checks[i].name);
+            checks[i].run(&b);
+            arena_reset(&b.arena);
+        }
+        device_deinit(&b.one);
+        device_deinit(&b.many);
+        device_deinit(&b.reference);
+        arena_deinit(&b.arena);
+        num_isas++;
+    }
+    assert_true(num_isas > 0);
+}
+
+// ---- Known answers -------------------------------------------------------------------------
+
+static void rope_turns_half_split_pairs(void **state)
+{
+    (void)state;
+    struct device dev;
+    struct error err;
+    assert_int_equal(cpu_device_init(&dev, CPU_ISA_AUTO, 1, &err), STATUS_OK);
+    // Position 1: the first pair by a quarter turn, the second not at all; the rest is left alone.
+    static const float cos_sin[] = {9, 9, 9, 9, 0, 1, 1, 0};
+    static const int32_t positions[] = {1};
+    float x[] = {1, 2, 3, 4, 5, 6};
+    op_rope(&dev, x, 6, 1, 6, 4, cos_sin, positions, 1);
+    static const float expected[] = {-3, 2, 1, 4, 5, 6};
+    assert_same_bits(x, expected, 6, "rope");
+    device_deinit(&dev);
+}
+
+static void rms_norm_divides_by_the_root_of_the_mean_square(void **state)
+{
+    (void)state;
+    struct device dev;
+    struct error err;
+    assert_int_equal(cpu_device_init(&dev, CPU_ISA_AUTO, 1, &err), STATUS_OK);
+    float x[] = {1, 7, 5, 5}, weight[] = {1, 2, -1, 0}; // mean square 25
+    op_rms_norm(&dev, tensor_2d(x, DTYPE_F32, 1, 4), tensor_2d(x, DTYPE_F32, 1, 4), weight, 0.0f);
+    static const float expected[] = {0.2f, 2.8f, -1.0f, 0.0f};
+    assert_close(x, expected, 4, 1e-6, 1.0, "rms_norm");
+    float y[] = {0, 0}; // eps keeps zero from dividing zero
+    op_rms_norm(&dev, tensor_2d(y, DTYPE_F32, 1, 2), tensor_2d(y, DTYPE_F32, 1, 2), weight, 1e-6f);
+    assert_true(y[0] == 0 && y[1] == 0);
+    device_deinit(&dev);
+}
+
+static void silu_is_right_at_its_extremes(void **state)
+{
+    (void)state;
+    struct device dev;
+    struct error err;
+    assert_int_equal(cpu_device_init(&dev, CPU_ISA_AUTO, 1, &err), STATUS_OK);
+    float in[] = {0, 1, 200, -200, -88, NAN, /* up: */ 1, 1, 1, 1, 1, 1}, out[6];
+    op_silu_and_mul(&dev, tensor_2d(out, DTYPE_F32, 1, 6), tensor_2d(in, DTYPE_F32, 1, 12));
+    assert_true(out[0] == 0);
+    assert_true(fabsf(out[1] - 0.7310585786f) < 1e-7f);
+    assert_true(out[2] == 200);
+    assert_true(out[3] == 0);
+    assert_true(fabs(out[4] / (-88.0 * exp(-88.0)) - 1) < 1e-6);
+    assert_true(isnan(out[5]));
+    device_deinit(&dev);
+}
+
+static void no_rows_are_no_work(void **state)
+{
+    (void)state;
+    struct device dev;
+    struct error err;
+    assert_int_equal(cpu_device_init(&dev, CPU_ISA_AUTO, 1, &err), STATUS_OK);
+    struct tensor none = tensor_2d(NULL, DTYPE_F32, 0, 8);
+    struct weight w = {.form = WEIGHT_F32, .out_features = 8, .in_features = 8};
+    op_matmul(&dev, none, none, &w);
+    op_rms_norm(&dev, none, none, NULL, eps);
+    op_add_rms_norm(&dev, none, none, NULL, eps);
+    op_gather_rows(&dev, none, none, NULL);
+    device_deinit(&dev);
+}
+
+static void instruction_sets_are_found_by_name(void **state)
+{
+    (void)state;
+    enum cpu_isa isa = CPU_ISA_AUTO;
+    assert_int_equal(cpu_isa_parse(STR("scalar"), &isa), STATUS_OK);
+    assert_int_equal(isa, CPU_ISA_SCALAR);
+    assert_int_equal(cpu_isa_parse(STR("avx2"), &isa), STATUS_OK);
+    assert_int_equal(isa, CPU_ISA_AVX2);
+    assert_int_equal(cpu_isa_parse(STR("auto"), &isa), STATUS_OK);
+    assert_int_equal(isa, CPU_ISA_AUTO);
+    assert_int_equal(cpu_isa_parse(STR("avx9"), &isa), STATUS_NOT_FOUND);
+    assert_int_equal(cpu_isa_parse(STR(""), &isa), STATUS_NOT_FOUND);
+}
+
+static void a_forced_instruction_set_is_taken(void **state)
+{
+    (void)state;
+    struct device dev;
+    struct error err = {0};
+    assert_int_equal(cpu_device_init(&dev, CPU_ISA_SCALAR, 3, &err), STATUS_OK);
+    assert_string_equal(dev.ops.name, "cpu/scalar");
+    assert_int_equal(dev.num_threads, 3);
+    device_deinit(&dev);
+    assert_int_equal(cpu_device_init(&dev, CPU_ISA_AUTO, 0, &err), STATUS_OK);
+    assert_true(dev.num_threads >= 1);
+    device_deinit(&dev);
+    assert_int_equal(cpu_device_init(&dev, CPU_ISA_AUTO, -1, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.message, "-1"));
+    device_deinit(&dev); // a device that never came to be
+    device_deinit(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_operation_is_right_and_batch_invariant_on_every_instruction_set),
+        cmocka_unit_test(rope_turns_half_split_pairs),
+        cmocka_unit_test(rms_norm_divides_by_the_root_of_the_mean_square),
+        cmocka_unit_test(silu_is_right_at_its_extremes),
+        cmocka_unit_test(no_rows_are_no_work),
+        cmocka_unit_test(instruction_sets_are_found_by_name),
+        cmocka_unit_test(a_forced_instruction_set_is_taken),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
