@@ -75,14 +75,26 @@ static struct input_batch_options batch_options(const struct engine_config *conf
     };
 }
 
+/** What the sampler takes from a thread's arena: scratch for one row, and for each row that wants
+ *  log-probabilities a copy of its raw logits until the step is over. */
+static size_t sampler_bytes(const struct engine_config *config, int32_t num_threads)
+{
+    const size_t scratch_per_token = 32; // of the vocabulary: candidates, counts, flags
+    size_t vocab_size = (size_t)config->model->vocab_size;
+    size_t rows = (size_t)ceil_div(config->max_num_seqs, num_threads) + 1;
+    return rows * (vocab_size * sizeof(float) + 1024) + vocab_size * scratch_per_token + 4096;
+}
+
 struct runner_sizes model_runner_sizes(const struct engine_config *config,
-                                       const struct model *model)
+                                       const struct model *model, int32_t num_threads)
 {
     int64_t tokens = config->max_num_batched_tokens;
     int64_t hidden_size = config->model->hidden_size, vocab_size = config->model->vocab_size;
     int64_t slice = SLICE_BYTES / (vocab_size * (int64_t)sizeof(float));
     slice = max_i64(MIN_SLICE_ROWS, min_i64(slice, MAX_SLICE_ROWS));
-    struct runner_sizes sizes = {.logits_rows = (int32_t)min_i64(slice, tokens)};
+    struct runner_sizes sizes = {.logits_rows = (int32_t)min_i64(slice, tokens),
+                                 .sampler_bytes = sampler_bytes(config, num_threads),
+                                 .num_threads = num_threads};
 
     size_t layers = model->class->scratch_bytes(model, tokens);
     size_t logits = workspace_f32_bytes(sizes.logits_rows, hidden_size) +
@@ -95,6 +107,19 @@ struct runner_sizes model_runner_sizes(const struct engine_config *config,
         (size_t)tokens * sizeof(struct logits_row) + (size_t)sizes.logits_rows * sizeof(int32_t) +
         (size_t)config->max_num_seqs * (sizeof(struct row_output) + sizeof(struct token_logprobs));
     return sizes;
+}
+
+int64_t runner_sizes_total(const struct runner_sizes *sizes)
+{
+    return (int64_t)(sizes->activation_bytes + sizes->batch_bytes + sizes->list_bytes +
+                     (size_t)sizes->num_threads * sizes->sampler_bytes);
+}
+
+/** Makes an arena's first chunk large enough for a step, so that no step asks for more. */
+static void reserve_arena(struct arena *arena, size_t size_bytes)
+{
+    arena_alloc(arena, size_bytes);
+    arena_reset(arena);
 }
 
 /** Every layer's part of the pool: first all key arrays, slot by slot with their value arrays. */
@@ -155,7 +180,7 @@ static enum status load_model(struct model_runner *runner, struct error *err)
 static enum status allocate_step_memory(struct model_runner *runner, struct error *err)
 {
     const struct engine_config *config = runner->config;
-    runner->sizes = model_runner_sizes(config, &runner->model);
+    runner->sizes = model_runner_sizes(config, &runner->model, runner->dev.num_threads);
     struct workspace *workspace = &runner->fwd.workspace;
     workspace->base = runner->dev.ops.alloc(&runner->dev, runner->sizes.activation_bytes);
     if (!workspace->base)
@@ -172,6 +197,10 @@ static enum status allocate_step_memory(struct model_runner *runner, struct erro
         xcalloc((size_t)config->max_num_seqs, sizeof(*runner->sampled_logprobs));
     runner->thread_arenas =
         xcalloc((size_t)runner->dev.num_threads, sizeof(*runner->thread_arenas));
+    for (int32_t i = 0; i < runner->dev.num_threads; i++)
+        reserve_arena(&runner->thread_arenas[i], runner->sizes.sampler_bytes);
+    reserve_arena(&runner->step_arena,
+                  (size_t)config->max_num_batched_tokens * sizeof(struct token_logprobs));
     return STATUS_OK;
 }
 

@@ -20,7 +20,9 @@ struct runner_sizes {
     int32_t logits_rows;     // computed at a time: a slice
     size_t activation_bytes; // hidden states, layers' scratch, a slice of logits
     size_t batch_bytes;      // the persistent batch
-    size_t list_bytes;       // rows that need logits, outputs
+    size_t list_bytes;       // rows that need logits, outputs, prompt logprobs
+    size_t sampler_bytes;    // of each thread
+    int32_t num_threads;
 };
 
 /** One rank's model and memory. Belongs to the worker's thread. */
@@ -56,7 +58,10 @@ NODISCARD enum status model_runner_kv_dtype(enum dtype *out, const struct serve_
 
 /** What a step of `model` needs with the limits of `config`. */
 struct runner_sizes model_runner_sizes(const struct engine_config *config,
-                                       const struct model *model);
+                                       const struct model *model, int32_t num_threads);
+
+/** All of it. */
+int64_t runner_sizes_total(const struct runner_sizes *sizes);
 
 /** Loads the model and allocates what was planned. Errors: see executor_create(). */
 NODISCARD enum status model_runner_init(struct model_runner *runner,

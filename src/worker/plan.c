@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "worker/cpu_threads.h"
 #include "worker/host_memory.h"
 #include "worker/layer_groups.h"
 #include "worker/limits.h"
@@ -56,19 +57,20 @@ static enum status plan_model(struct engine_config *config, struct error *err)
     if (isa_name && cpu_isa_parse(str_from(isa_name), &isa) != STATUS_OK)
         return error_set_field(err, STATUS_INVALID, "VLLM_CPU_ISA",
                                "VLLM_CPU_ISA is \"%s\": no such instruction set", isa_name);
+    struct cpu_threads threads;
+    TRY(cpu_threads_parse(&threads, config->options->omp_threads_bind, 0, err));
     struct device dev;
-    TRY(cpu_device_init(&dev, isa, 1, err));
+    TRY(cpu_device_init(&dev, isa, threads.num_threads, err));
     struct weight_store store;
     struct model model;
     enum status status = weight_store_open(&store, &dev, &options, err);
     if (status == STATUS_OK)
         status = model_load(&model, config->model, config->max_model_len, &store, err);
     if (status == STATUS_OK) {
-        struct runner_sizes sizes = model_runner_sizes(config, &model);
+        struct runner_sizes sizes = model_runner_sizes(config, &model, dev.num_threads);
         config->weight_bytes = store.bytes.copied;
         config->mapped_bytes = store.bytes.mapped;
-        config->workspace_bytes =
-            (int64_t)(sizes.activation_bytes + sizes.batch_bytes + sizes.list_bytes);
+        config->workspace_bytes = runner_sizes_total(&sizes);
     }
     weight_store_close(&store);
     device_deinit(&dev);

@@ -1,0 +1,177 @@
+// A request's tokens and log-probabilities are the same to the bit whatever else is in the batch,
+// however its prompt is cut, wherever its blocks lie, and if it was interrupted.
+#include <stdio.h>
+
+#include "worker/step_driver.h"
+
+enum { NUM_PROMPT = 300, NUM_OUTPUTS = 12, NUM_OTHERS = 32 };
+
+static uint32_t next_random(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return *seed >> 8;
+}
+
+static const int32_t *random_prompt(struct driver *driver, int32_t len, uint32_t seed)
+{
+    int32_t *prompt = arena_array(&driver->arena, int32_t, len);
+    for (int32_t i = 0; i < len; i++)
+        prompt[i] = (int32_t)(next_random(&seed) % (uint32_t)driver->model.vocab_size);
+    return prompt;
+}
+
+static struct run subject(struct driver *driver)
+{
+    struct run run = {.prompt = random_prompt(driver, NUM_PROMPT, 7),
+                      .num_prompt = NUM_PROMPT,
+                      .num_outputs = NUM_OUTPUTS,
+                      .sampling = driver_greedy()};
+    run.sampling.temperature = 0.9f;
+    run.sampling.top_p = 0.95f;
+    run.sampling.presence_penalty = 0.5f;
+    run.sampling.seed = 1234;
+    run.sampling.num_logprobs = 3;
+    run.sampling.num_prompt_logprobs = 2;
+    return run;
+}
+
+static void expect_same_logprobs(const struct token_logprobs *a, const struct token_logprobs *b)
+{
+    assert_int_equal(a->num_entries, b->num_entries);
+    assert_int_equal(a->rank, b->rank);
+    if (a->num_entries == 0)
+        return;
+    assert_memory_equal(a->token_ids, b->token_ids, (size_t)a->num_entries * sizeof(int32_t));
+    assert_memory_equal(a->logprobs, b->logprobs, (size_t)a->num_entries * sizeof(float));
+}
+
+static void expect_same(const struct run *a, const struct run *b)
+{
+    assert_int_equal(a->num_tokens, NUM_PROMPT + NUM_OUTPUTS);
+    assert_int_equal(b->num_tokens, NUM_PROMPT + NUM_OUTPUTS);
+    assert_memory_equal(a->tokens, b->tokens, (size_t)a->num_tokens * sizeof(int32_t));
+    for (int32_t i = 0; i < NUM_OUTPUTS; i++)
+        expect_same_logprobs(&a->logprobs[i], &b->logprobs[i]);
+    for (int32_t i = 1; i < NUM_PROMPT; i++) {
+        assert_int_equal(a->prompt_logprobs[i].num_entries, 3);
+        expect_same_logprobs(&a->prompt_logprobs[i], &b->prompt_logprobs[i]);
+    }
+}
+
+static void check_chunk(struct driver *driver, const struct run *alone, int32_t chunk)
+{
+    struct run run = subject(driver);
+    run.chunk = chunk;
+    driver_run(driver, &run, 1, chunk);
+    expect_same(alone, &run);
+}
+
+static void check_crowd(struct driver *driver, const struct run *alone)
+{
+    struct run runs[NUM_OTHERS + 1];
+    for (int32_t i = 0; i <= NUM_OTHERS; i++) {
+        uint32_t seed = (uint32_t)i * 77 + 5;
+        int32_t len = 1 + (int32_t)(next_random(&seed) % 90);
+        runs[i] = (struct run){.prompt = random_prompt(driver, len, seed),
+                               .num_prompt = len,
+                               .num_outputs = 1 + (int32_t)(next_random(&seed) % 20),
+                               .chunk = i % 3 == 0 ? 11 : 0,
+                               .sampling = driver_greedy()};
+        runs[i].sampling.temperature = i % 2 ? 1.0f : 0.0f;
+        runs[i].sampling.seed = seed;
+    }
+    enum { PLACE = 17 };
+    runs[PLACE] = subject(driver);
+    runs[PLACE].chunk = 50;
+    driver_run(driver, runs, NUM_OTHERS + 1, 3);
+    expect_same(alone, &runs[PLACE]);
+}
+
+static void check_resumed(struct driver *driver, const struct run *alone)
+{
+    struct run run = subject(driver);
+    run.num_known = 5;
+    run.known_outputs = alone->tokens + NUM_PROMPT;
+    run.chunk = 33;
+    driver_run(driver, &run, 1, 2);
+    // What was drawn before the interruption is not drawn, and so not scored, again.
+    for (int32_t i = 0; i < run.num_known; i++)
+        run.logprobs[i] = alone->logprobs[i];
+    expect_same(alone, &run);
+}
+
+static void check_model(const char *name, const char *isa, const char *kv_cache_dtype)
+{
+    char dir[512];
+    snprintf(dir, sizeof(dir), "%s/models/%s", FIXTURES_DIR, name);
+    struct serve_options options = driver_options(dir);
+    options.cpu_isa = isa;
+    options.kv_cache_dtype = kv_cache_dtype;
+    options.max_model_len = 512;
+    options.allow_long_max_model_len = true;
+    struct driver driver;
+    driver_start(&driver, &options);
+    struct run alone = subject(&driver);
+    driver_run(&driver, &alone, 1, 0);
+    check_chunk(&driver, &alone, 1);
+    check_chunk(&driver, &alone, 64);
+    driver_shuffle_blocks(&driver, 99);
+    check_chunk(&driver, &alone, 0);
+    check_chunk(&driver, &alone, 7);
+    check_crowd(&driver, &alone);
+    check_resumed(&driver, &alone);
+    driver_stop(&driver);
+}
+
+static void a_request_is_independent_of_batch_chunks_and_blocks(void **state)
+{
+    (void)state;
+    static const char *const MODELS[] = {"llama", "mistral", "qwen2_sliding", "qwen3_tied"};
+    for (size_t i = 0; i < ARRAY_LEN(MODELS); i++) {
+        check_model(MODELS[i], "scalar", "auto");
+        check_model(MODELS[i], "auto", "auto");
+    }
+}
+
+static void a_narrow_cache_keeps_requests_independent(void **state)
+{
+    (void)state;
+    check_model("qwen3", "auto", "bfloat16");
+    check_model("llama", "auto", "float16");
+}
+
+static void the_demo_model_is_independent_of_chunks(void **state)
+{
+    (void)state;
+    struct serve_options options = driver_options(MODELS_DIR "/demo");
+    struct driver driver;
+    driver_start(&driver, &options);
+    enum { LEN = 50, OUTPUTS = 4 };
+    struct run runs[3];
+    for (int32_t i = 0; i < 3; i++) {
+        runs[i] = (struct run){.prompt = random_prompt(&driver, LEN, 3),
+                               .num_prompt = LEN,
+                               .num_outputs = OUTPUTS,
+                               .chunk = i * 13,
+                               .sampling = driver_greedy()};
+        runs[i].sampling.num_logprobs = 5;
+    }
+    driver_run(&driver, &runs[0], 1, 0);
+    driver_run(&driver, &runs[1], 2, 5);
+    for (int32_t i = 1; i < 3; i++) {
+        assert_memory_equal(runs[0].tokens, runs[i].tokens, (LEN + OUTPUTS) * sizeof(int32_t));
+        for (int32_t t = 0; t < OUTPUTS; t++)
+            expect_same_logprobs(&runs[0].logprobs[t], &runs[i].logprobs[t]);
+    }
+    driver_stop(&driver);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_request_is_independent_of_batch_chunks_and_blocks),
+        cmocka_unit_test(a_narrow_cache_keeps_requests_independent),
+        cmocka_unit_test(the_demo_model_is_independent_of_chunks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
