@@ -31,7 +31,7 @@ static enum status append_special(struct token_ids *ids, const json_t *json, con
                                STR_ARG(str_slice(name, 0, 100)));
     TRY(component_array(entry, "ids", &array, err));
     for (size_t i = 0; i < json_array_size(array); i++) {
-        int32_t id;
+        int32_t id = -1;
         TRY(check_id(json_array_get(array, i), vocab_size, &id, err));
         token_ids_append(ids, id);
     }
@@ -96,7 +96,7 @@ static enum status read_pair(const json_t *json, const char *key, int32_t vocab_
                              struct token_ids *ids, struct error *err)
 {
     const json_t *pair;
-    int32_t id;
+    int32_t id = -1;
     TRY(component_array(json, key, &pair, err));
     TRY(check_id(json_array_get(pair, 1), vocab_size, &id, err));
     token_ids_append(ids, id);

@@ -95,7 +95,7 @@ static enum status read_behavior(struct step *step, const json_t *json, struct e
 static enum status read_split(struct pretokenizer *pretokenizer, const json_t *json,
                               struct error *err)
 {
-    struct step *step;
+    struct step *step = NULL;
     TRY(add_step(pretokenizer, &step, err));
     step->kind = STEP_SPLIT;
     TRY(read_behavior(step, json, err));
@@ -106,7 +106,7 @@ static enum status read_split(struct pretokenizer *pretokenizer, const json_t *j
 static enum status add_regex(struct pretokenizer *pretokenizer, const char *regex,
                              enum behavior behavior, bool invert, struct error *err)
 {
-    struct step *step;
+    struct step *step = NULL;
     TRY(add_step(pretokenizer, &step, err));
     step->kind = STEP_SPLIT;
     step->behavior = behavior;
@@ -117,7 +117,7 @@ static enum status add_regex(struct pretokenizer *pretokenizer, const char *rege
 static enum status add_class(struct pretokenizer *pretokenizer, bool (*is_member)(uint32_t c),
                              enum behavior behavior, struct error *err)
 {
-    struct step *step;
+    struct step *step = NULL;
     TRY(add_step(pretokenizer, &step, err));
     step->kind = STEP_CLASS;
     step->behavior = behavior;
@@ -131,7 +131,7 @@ static enum status read_byte_level(struct pretokenizer *pretokenizer, const json
     bool add_prefix_space = true, use_regex = true;
     TRY(component_bool(json, "add_prefix_space", &add_prefix_space, err));
     TRY(component_bool(json, "use_regex", &use_regex, err));
-    struct step *step;
+    struct step *step = NULL;
     if (add_prefix_space) { // a mark that is a blank: only puts one in front
         TRY(add_step(pretokenizer, &step, err));
         *step =
@@ -176,7 +176,7 @@ static enum status read_prepend_scheme(const json_t *json, enum prepend_scheme *
 static enum status read_metaspace(struct pretokenizer *pretokenizer, const json_t *json,
                                   struct error *err)
 {
-    struct step *step;
+    struct step *step = NULL;
     TRY(add_step(pretokenizer, &step, err));
     step->kind = STEP_METASPACE;
     struct str mark;
