@@ -670,6 +670,7 @@ enum status http_server_watch(struct http_server *server, int fd, void (*fn)(voi
 enum status http_server_every(struct http_server *server, int32_t interval_ms,
                               void (*fn)(void *context), void *context)
 {
+    assert(interval_ms > 0); // libevent would fire once
     struct timeval interval = {.tv_sec = interval_ms / 1000, .tv_usec = interval_ms % 1000 * 1000};
     return add_watch(server, -1, 0, &interval, fn, context);
 }

@@ -41,7 +41,7 @@ int32_t http_server_num_exchanges(const struct http_server *server);
 /** Calls `fn` whenever `fd` is readable (level-triggered). For the channel and for wake-ups. */
 NODISCARD enum status http_server_watch(struct http_server *server, int fd,
                                         void (*fn)(void *context), void *context);
-/** Calls `fn` every `interval_ms`. */
+/** Calls `fn` every `interval_ms` (at least 1). */
 NODISCARD enum status http_server_every(struct http_server *server, int32_t interval_ms,
                                         void (*fn)(void *context), void *context);
 /** Calls `fn` when the process gets signal `signo`. */
@@ -67,7 +67,7 @@ void http_exchange_reply(struct http_exchange *x, int32_t status, const char *co
 void http_exchange_begin_stream(struct http_exchange *x, int32_t status, const char *content_type);
 /** Queues bytes; never blocks. */
 void http_exchange_write(struct http_exchange *x, struct str bytes);
-/** Bytes queued and not yet taken by the client: a slow reader. */
+/** Bytes queued and not yet taken by the client: a slow reader. No timeout runs during a stream. */
 size_t http_exchange_pending_bytes(const struct http_exchange *x);
 /** Ends a stream; the exchange is gone. */
 void http_exchange_end(struct http_exchange *x);
