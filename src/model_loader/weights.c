@@ -97,7 +97,7 @@ enum status weight_store_check_unused(const struct weight_store *store,
             list_name(&unknown, num_unknown++, name);
     }
     if (num_harmless > 0 && store->options.mode == WEIGHTS_LOAD)
-        log_warning("%zu tensors of the checkpoint are not needed and were skipped: " STR_FORMAT,
+        log_warning("Skipped %zu of the checkpoint's tensors, which are not needed: " STR_FORMAT,
                     num_harmless, STR_ARG(buf_str(&harmless)));
     enum status status = STATUS_OK;
     if (num_unknown > 0)
