@@ -3,9 +3,7 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
-
-#include "base/utf8.h"
+#include <stdlib.h>
 
 enum { MAX_SHOWN_BYTES = 80 };
 

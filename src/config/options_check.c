@@ -307,7 +307,10 @@ static enum status normalise_root_path(struct serve_options *options, struct err
 
 enum status options_finish(struct serve_options *options, FILE *err_out, struct error *err)
 {
+    bool has_keys = options->api_keys.len > 0;
     drop_empty(&options->api_keys);
+    if (has_keys && options->api_keys.len == 0)
+        warn(err_out, "--api-key holds no key: requests are not authenticated");
     drop_empty(&options->served_model_names);
     if (options->served_model_names.len == 0) {
         options->served_model_names.items = arena_array(&options->arena, const char *, 1);

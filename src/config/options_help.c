@@ -71,13 +71,11 @@ static void print_option(FILE *out, const struct option *option)
     print_names(out, option);
     struct buf text = {0};
     buf_append_c(&text, option->help);
-    if (option->offset == NO_FIELD && option->kind != OPTION_HELP &&
-        option->kind != OPTION_CONFIG) {
-        if (!option->accepts)
-            buf_append_c(&text, " Not supported yet.");
-        else if (strcmp(option->accepts, "*") != 0)
-            buf_printf(&text, " Supported so far: %s.", option->accepts);
-    }
+    bool acts = option->kind == OPTION_HELP || option->kind == OPTION_CONFIG;
+    if (option->accepts && strcmp(option->accepts, "*") != 0)
+        buf_printf(&text, " Supported so far: %s.", option->accepts);
+    else if (option->offset == NO_FIELD && !option->accepts && !acts)
+        buf_append_c(&text, " Not supported yet.");
     buf_printf(&text, " (default: %s)%c", option->default_text[0] ? option->default_text : "''",
                '\0');
     fprintf(out, "%*s", HELP_COLUMN, "");

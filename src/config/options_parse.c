@@ -37,7 +37,8 @@ struct parse {
     uint8_t *given;  // [num_options]
     json_t **dotted; // [num_options]
     const char *model, *model_option;
-    struct buf unknown;
+    struct buf unknown;           // the words nobody wants, with blanks between them
+    int num_unknown;              // one may be empty
     const char *hint_name, *hint; // of the first removed option
 };
 
@@ -186,7 +187,7 @@ static bool find_prefix(struct parse *parse, const char *name, const char *text,
 
 static void add_unknown(struct parse *parse, const char *text)
 {
-    if (parse->unknown.len > 0)
+    if (parse->num_unknown++ > 0)
         buf_append_char(&parse->unknown, ' ');
     buf_append_c(&parse->unknown, text);
 }
@@ -503,7 +504,7 @@ static void run_parse(struct parse *parse, int argc, char **argv)
     collect_words(parse, argc, argv);
     if (parse->exit_status == 0)
         take_words(parse);
-    if (parse->exit_status == 0 && parse->unknown.len > 0) {
+    if (parse->exit_status == 0 && parse->num_unknown > 0) {
         buf_append_char(&parse->unknown, '\0');
         if (parse->hint)
             fail(parse, EXIT_USAGE, "unrecognized arguments: %s (%s was removed: %s)",

@@ -103,7 +103,6 @@ static void every_spelling_reaches_its_field(void **state)
         {"$M|--dtype|half", "'dtype': \"half\""},
         {"$M|--kv-cache-dtype|bfloat16", "'kv_cache_dtype': \"bfloat16\""},
         {"$M|--api-key|a|b", "'api_key': [\"***\", \"***\"]"},
-        {"$M|--api-key||--port|1", "'port': 1"},
         {"--served-model-name|x|y|--model|$M", "'served_model_name': [\"x\", \"y\"]"},
         {"$M|--served-model-name=x", "'served_model_name': [\"x\"]"},
         {"$M|--disable-access-log-for-endpoints|/health, /ping",
@@ -180,6 +179,9 @@ static void mistakes_are_named_and_end_with_the_right_status(void **state)
         {"$M|--foo", 2, "vllm serve: error: unrecognized arguments: --foo\n"},
         {"$M|--foo=1|--bar", 2, "unrecognized arguments: --foo=1 --bar\n"},
         {"$M|second", 2, "unrecognized arguments: second\n"},
+        {"$M||", 2, "unrecognized arguments: \n"},
+        {"$M|-", 2, "unrecognized arguments: -\n"},
+        {"$M|--no-|--=x|-.y", 2, "unrecognized arguments: --no- --=x -.y\n"},
         {"$M|--port|x", 2, "error: argument --port: invalid int value: 'x'\n"},
         {"$M|--port|1k", 2, "argument --port: invalid int value: '1k'"},
         {"$M|--port", 2, "argument --port: expected one argument"},
@@ -274,6 +276,7 @@ static void warnings_do_not_stop_the_start(void **state)
         {"--model|$M", "provide the model as a positional argument"},
         {"$M|--download-dir|/tmp", "--download-dir has no effect"},
         {"$M|--hf-token", "--hf-token has no effect"},
+        {"$M|--api-key=", "--api-key holds no key: requests are not authenticated"},
         {"$M|--enable-log-requests|--log-level|error", "--enable-log-requests logs nothing"},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
