@@ -1,0 +1,100 @@
+// Parts of JSON that chat and completion answers share.
+#include "api_server/generation.h"
+#include "api_server/logprobs.h"
+#include "base/memory.h"
+
+static const char *const finish_names[] = {
+    [FINISH_REASON_STOP] = "\"stop\"",
+    [FINISH_REASON_LENGTH] = "\"length\"",
+    [FINISH_REASON_ABORT] = "\"abort\"",
+    [FINISH_REASON_ERROR] = "\"abort\"", // an error is answered as one; never reached
+};
+
+void answer_write_finish_reason(struct buf *out, const struct choice *choice)
+{
+    enum finish_reason reason = choice->out.finish_reason;
+    buf_append_c(out, reason == FINISH_REASON_NONE ? "null" : finish_names[reason]);
+}
+
+void answer_write_stop_reason(struct buf *out, const struct choice *choice)
+{
+    const struct output_processor *p = &choice->out;
+    if (p->stop_string >= 0)
+        buf_append_json_string(out, choice->generation->stops.strings[p->stop_string]);
+    else if (p->stop_token_id >= 0)
+        buf_append_int(out, p->stop_token_id);
+    else
+        buf_append_c(out, "null");
+}
+
+void answer_write_usage(struct buf *out, const struct generation *g, const struct choice *one,
+                        bool with_null_details)
+{
+    int64_t prompt_tokens = 0, completion_tokens = 0, cached = 0;
+    int32_t n = g->num_choices / g->num_prompts;
+    for (int32_t i = 0; i < g->num_prompts; i++) {
+        if (one && one->prompt != &g->prompts[i])
+            continue;
+        prompt_tokens += g->prompts[i].num_ids;
+        cached += g->choices[i * n].out.num_cached_tokens;
+    }
+    for (int32_t i = 0; i < g->num_choices; i++) {
+        if (!one || one == &g->choices[i])
+            completion_tokens += g->choices[i].out.taken_tokens;
+    }
+    buf_append_c(out, "{\"prompt_tokens\":");
+    buf_append_int(out, prompt_tokens);
+    buf_append_c(out, ",\"total_tokens\":");
+    buf_append_int(out, prompt_tokens + completion_tokens);
+    buf_append_c(out, ",\"completion_tokens\":");
+    buf_append_int(out, completion_tokens);
+    if (g->server->options->enable_prompt_tokens_details) {
+        buf_append_c(out, ",\"prompt_tokens_details\":{\"cached_tokens\":");
+        buf_append_int(out, cached);
+        buf_append_c(out, with_null_details
+                              ? ",\"created_cache_tokens\":null,\"multimodal_tokens\":null}"
+                              : "}");
+    } else if (with_null_details) {
+        buf_append_c(out, ",\"prompt_tokens_details\":null");
+    }
+    buf_append_char(out, '}');
+}
+
+void answer_write_ids(struct buf *out, const int32_t *ids, int32_t num_ids)
+{
+    buf_append_char(out, '[');
+    for (int32_t i = 0; i < num_ids; i++) {
+        if (i > 0)
+            buf_append_char(out, ',');
+        buf_append_int(out, ids[i]);
+    }
+    buf_append_char(out, ']');
+}
+
+void answer_write_token_ids(struct buf *out, const struct choice *choice, int32_t first,
+                            int32_t end)
+{
+    if (choice->generation->fields->return_token_ids)
+        answer_write_ids(out, choice->out.engine.output_token_ids + first, end - first);
+    else
+        buf_append_c(out, "null");
+}
+
+struct logprob_format answer_logprob_format(const struct generation *g)
+{
+    return (struct logprob_format){.tokenizer = g->server->facts.tokenizer,
+                                   .as_token_ids = g->fields->return_tokens_as_token_ids,
+                                   .scratch = &g->server->scratch_arena};
+}
+
+void answer_write_prompt_logprobs(struct buf *out, const struct choice *choice)
+{
+    const struct generation *g = choice->generation;
+    if (g->fields->sampling.num_prompt_logprobs == NUM_LOGPROBS_NONE) {
+        buf_append_c(out, "null");
+        return;
+    }
+    struct logprob_format format = answer_logprob_format(g);
+    logprobs_write_prompt(out, &format, choice->prompt->ids, choice->prompt->num_ids,
+                          &choice->out.prompt_logprobs);
+}

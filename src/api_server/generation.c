@@ -1,0 +1,537 @@
+// Runs on the event loop, but for generation_prepare(). A generation belongs to its call until the
+// answer is complete; when the client leaves first, its engine requests are aborted at once.
+#include "api_server/generation.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/utf8.h"
+
+enum {
+    INLINE_BODY_BYTES = 16 * 1024, // longer bodies go to the pool
+    MAX_PENDING_BYTES = 1 << 20,   // unread by the client: beyond it deltas gather in their choice
+    MAX_STALL_S = 60,              // no byte taken for so long: the client is cut off
+};
+
+static struct choice *choice_of(struct engine_request *request)
+{
+    return (struct choice *)((char *)request - offsetof(struct choice, out.engine));
+}
+
+// ---- beginning and end ----
+
+static void link_generation(struct generation *g)
+{
+    g->next = g->server->generations;
+    if (g->next)
+        g->next->previous = g;
+    g->server->generations = g;
+    g->is_linked = true;
+}
+
+static void leave_queue(struct choice *c)
+{
+    if (c->is_queued)
+        c->generation->server->num_queued_prompt_tokens -= c->prompt->num_ids;
+    c->is_queued = false;
+}
+
+static void destroy(struct generation *g)
+{
+    if (g->is_linked) {
+        if (g->previous)
+            g->previous->next = g->next;
+        else
+            g->server->generations = g->next;
+        if (g->next)
+            g->next->previous = g->previous;
+    }
+    for (int32_t i = 0; i < g->num_choices; i++)
+        output_processor_deinit(&g->choices[i].out);
+    free(g->choices);
+    json_decref(g->json);
+    arena_deinit(&g->arena);
+    free(g);
+}
+
+/** Takes all choices that still run away from the engine. */
+static void abort_choices(struct generation *g)
+{
+    for (int32_t i = 0; i < g->num_choices; i++)
+        engine_client_abort(g->server->engine, &g->choices[i].out.engine);
+    engine_client_flush(g->server->engine);
+}
+
+// ---- counting ----
+
+static double seconds(int64_t from_ns, int64_t to_ns)
+{
+    return from_ns > 0 && to_ns > from_ns ? (double)(to_ns - from_ns) / 1e9 : 0;
+}
+
+static void count_output(struct choice *c, const struct engine_core_output *o, int64_t timestamp)
+{
+    struct metrics *m = &c->generation->server->metrics;
+    c->queued_ns = o->queued_ns ? o->queued_ns : c->queued_ns;
+    c->scheduled_ns = o->scheduled_ns ? o->scheduled_ns : c->scheduled_ns;
+    c->first_token_ns = o->first_token_ns ? o->first_token_ns : c->first_token_ns;
+    c->last_token_ns = o->last_token_ns ? o->last_token_ns : c->last_token_ns;
+    if (o->num_new_tokens == 0)
+        return;
+    metrics_count(m, METRIC_GENERATION_TOKENS, o->num_new_tokens);
+    if (c->last_timestamp_ns == 0) {
+        int32_t cached = min_i32(max_i32(o->num_cached_tokens, 0), c->prompt->num_ids);
+        metrics_observe(m, METRIC_TIME_TO_FIRST_TOKEN,
+                        seconds(c->generation->arrival_ns, clock_monotonic_ns()));
+        metrics_count(m, METRIC_PROMPT_TOKENS, c->prompt->num_ids);
+        metrics_count(m, METRIC_PROMPT_TOKENS_CACHED, cached);
+        metrics_count(m, METRIC_PROMPT_TOKENS_COMPUTED, c->prompt->num_ids - cached);
+    } else {
+        metrics_observe(m, METRIC_INTER_TOKEN_LATENCY, seconds(c->last_timestamp_ns, timestamp));
+    }
+    c->last_timestamp_ns = timestamp;
+}
+
+static void count_finish(struct choice *c)
+{
+    struct metrics *m = &c->generation->server->metrics;
+    const struct output_processor *p = &c->out;
+    int32_t generated = p->engine.core.num_output_tokens;
+    int32_t cached = min_i32(max_i32(p->num_cached_tokens, 0), c->prompt->num_ids);
+    double decode = seconds(c->first_token_ns, c->last_token_ns);
+    metrics_success(m, p->finish_reason);
+    metrics_observe(m, METRIC_E2E_LATENCY,
+                    seconds(c->generation->arrival_ns, clock_monotonic_ns()));
+    metrics_observe(m, METRIC_QUEUE_TIME, seconds(c->queued_ns, c->scheduled_ns));
+    metrics_observe(m, METRIC_PREFILL_TIME, seconds(c->scheduled_ns, c->first_token_ns));
+    metrics_observe(m, METRIC_DECODE_TIME, decode);
+    metrics_observe(m, METRIC_INFERENCE_TIME, seconds(c->scheduled_ns, c->last_token_ns));
+    metrics_observe(m, METRIC_TIME_PER_OUTPUT_TOKEN, generated > 1 ? decode / (generated - 1) : 0);
+    metrics_observe(m, METRIC_REQUEST_PROMPT_TOKENS, c->prompt->num_ids);
+    metrics_observe(m, METRIC_REQUEST_GENERATION_TOKENS, generated);
+    metrics_observe(m, METRIC_PARAMS_MAX_TOKENS, c->prompt->sampling.max_tokens);
+    metrics_observe(m, METRIC_PREFILL_KV_COMPUTED_TOKENS, c->prompt->num_ids - cached);
+    c->prompt->max_generated = max_i32(c->prompt->max_generated, generated);
+    if (--c->prompt->num_unfinished == 0) {
+        metrics_observe(m, METRIC_MAX_NUM_GENERATION_TOKENS, c->prompt->max_generated);
+        metrics_observe(m, METRIC_PARAMS_N,
+                        c->generation->num_choices / c->generation->num_prompts);
+    }
+}
+
+static void choice_finished(struct choice *c)
+{
+    leave_queue(c);
+    count_finish(c);
+    c->generation->num_unfinished--;
+}
+
+/** Ends the choices that have not ended. */
+static void finish_choices(struct generation *g, enum finish_reason reason)
+{
+    for (int32_t i = 0; i < g->num_choices; i++) {
+        struct choice *c = &g->choices[i];
+        if (c->out.finish_reason != FINISH_REASON_NONE)
+            continue;
+        output_processor_finish(&c->out, reason);
+        choice_finished(c);
+    }
+}
+
+static void on_client_gone(void *context)
+{
+    struct generation *g = context;
+    g->call = NULL;
+    if (g->in_pool)
+        return; // seen when the pool is done with it
+    abort_choices(g);
+    finish_choices(g, FINISH_REASON_ABORT);
+    destroy(g);
+}
+
+/** Answers with an error: as HTTP where nothing was sent yet, else as an event. */
+static void fail(struct generation *g, const struct api_error *err)
+{
+    struct api_call *call = g->call;
+    abort_choices(g);
+    finish_choices(g, FINISH_REASON_ERROR);
+    if (!g->stream_begun) {
+        api_call_fail(call, err);
+    } else {
+        struct buf *out = &g->server->scratch;
+        buf_clear(out);
+        sse_error(out, err);
+        sse_done(out);
+        api_call_write(call, buf_str(out));
+        api_call_end_stream(call);
+    }
+    destroy(g);
+}
+
+// ---- answering ----
+
+static void write_stream(struct generation *g, struct buf *out)
+{
+    api_call_write(g->call, buf_str(out));
+    g->last_write_ns = clock_monotonic_ns();
+}
+
+/** Ends the answer once nothing is left to come. Returns true if the generation is gone. */
+static bool complete(struct generation *g)
+{
+    if (g->num_unfinished > 0)
+        return false;
+    struct api_call *call = g->call;
+    struct buf *out = &g->server->scratch;
+    buf_clear(out);
+    if (!g->fields->stream) {
+        g->kind->write_answer(g, out);
+        api_call_reply_json(call, buf_str(out));
+        destroy(g);
+        return true;
+    }
+    for (int32_t i = 0; i < g->num_choices; i++) {
+        if (!g->choices[i].out.taken_finish)
+            return false; // a slow reader: the timer goes on
+    }
+    if (g->fields->include_usage)
+        sse_usage_chunk(out, g);
+    sse_done(out);
+    write_stream(g, out);
+    api_call_end_stream(call);
+    destroy(g);
+    return true;
+}
+
+static bool is_worth_a_chunk(const struct choice *c)
+{
+    const struct output_processor *p = &c->out;
+    if (p->finish_reason != FINISH_REASON_NONE)
+        return true;
+    if (!p->has_output)
+        return false; // a step of a long prefill
+    if (!c->has_chunk)
+        return true;
+    return output_processor_pending_text(p) > 0 &&
+           p->num_tokens - p->taken_tokens >= c->generation->server->options->stream_interval;
+}
+
+static void stream_choice(struct choice *c)
+{
+    struct generation *g = c->generation;
+    if (!is_worth_a_chunk(c) || c->out.taken_finish)
+        return;
+    size_t pending = http_exchange_pending_bytes(g->call->exchange);
+    c->is_deferred = pending > MAX_PENDING_BYTES;
+    if (c->is_deferred) {
+        if (g->stalled_since_ns == 0) {
+            g->stalled_since_ns = clock_monotonic_ns();
+            g->stalled_bytes = pending;
+        }
+        return;
+    }
+    struct buf *out = &g->server->scratch;
+    buf_clear(out);
+    // The first chunk may come before its text is certain: tokens then wait for their text.
+    struct output_delta delta = {0};
+    if (c->out.finish_reason != FINISH_REASON_NONE || output_processor_pending_text(&c->out) > 0)
+        delta = output_processor_take(&c->out);
+    g->kind->write_chunk(g, c, &delta, out);
+    if (out->len == 0)
+        return;
+    c->has_chunk = true;
+    write_stream(g, out);
+}
+
+static void on_output(struct engine_request *request, const struct engine_core_output *o,
+                      int64_t timestamp_ns)
+{
+    struct choice *c = choice_of(request);
+    struct generation *g = c->generation;
+    arena_reset(&g->server->scratch_arena);
+    count_output(c, o, timestamp_ns);
+    if (o->num_new_tokens > 0)
+        leave_queue(c);
+    if (o->finish_reason == FINISH_REASON_ERROR) {
+        struct api_error err;
+        bool dead = atomic_load(&g->server->page->engine.state) == ENGINE_STATE_DEAD;
+        api_error_set(&err, API_ERROR_INTERNAL,
+                      dead ? "The engine is dead and was not restarted"
+                           : "Generation failed inside the engine");
+        fail(g, &err);
+        return;
+    }
+    if (output_processor_update(&c->out, o))
+        engine_client_abort(g->server->engine, request);
+    if (c->out.finish_reason != FINISH_REASON_NONE)
+        choice_finished(c);
+    if (g->fields->stream)
+        stream_choice(c);
+    complete(g);
+}
+
+// ---- starting ----
+
+static enum status admit(struct generation *g, int64_t num_choices, struct api_error *err)
+{
+    const struct serve_options *o = g->server->options;
+    if (!api_server_accepts(g->server, err))
+        return STATUS_UNAVAILABLE;
+    if (!engine_client_is_ready(g->server->engine))
+        return api_error_set(err, API_ERROR_OVERLOADED,
+                             "The engine is starting. Please try again later.");
+    int32_t unfinished = engine_client_num_live(g->server->engine);
+    if (o->max_num_queued_reqs >= 0 && unfinished + num_choices > o->max_num_queued_reqs)
+        return api_error_set(err, API_ERROR_OVERLOADED,
+                             "The server is busy: %d requests are unfinished and the limit is %d. "
+                             "Please try again later.",
+                             unfinished, o->max_num_queued_reqs);
+    if (o->max_num_queued_tokens >= 0 &&
+        g->server->num_queued_prompt_tokens >= o->max_num_queued_tokens)
+        return api_error_set(err, API_ERROR_OVERLOADED,
+                             "The prefill backlog is too large: %" PRId64
+                             " prompt tokens wait and the limit is %" PRId64
+                             ". Please try again later.",
+                             g->server->num_queued_prompt_tokens, o->max_num_queued_tokens);
+    return STATUS_OK;
+}
+
+/** The length that --max-log-len leaves of a prompt. */
+static struct str log_cut(const struct serve_options *o, struct str text)
+{
+    text = str_slice(text, 0, o->max_log_len >= 0 ? (size_t)o->max_log_len : 4096);
+    text.len = utf8_complete_prefix(text);
+    return text;
+}
+
+static void log_request(const struct generation *g)
+{
+    const struct serve_options *o = g->server->options;
+    if (!o->enable_log_requests)
+        return;
+    for (int32_t i = 0; i < g->num_prompts; i++) {
+        const struct prompt *p = &g->prompts[i];
+        const struct sampling_params *s = &p->sampling;
+        log_info("Received request %s: params: SamplingParams(n=%d, presence_penalty=%g, "
+                 "frequency_penalty=%g, repetition_penalty=%g, temperature=%g, top_p=%g, "
+                 "top_k=%d, min_p=%g, seed=%" PRIu64 ", max_tokens=%d, min_tokens=%d, "
+                 "ignore_eos=%s, num_stop=%d, num_stop_token_ids=%d, logprobs=%d, "
+                 "prompt_logprobs=%d), num_prompt_tokens: %d, lora_request: None.",
+                 g->id, (int)g->fields->sampling.n, s->presence_penalty, s->frequency_penalty,
+                 s->repetition_penalty, s->temperature, s->top_p, s->top_k, s->min_p, s->seed,
+                 s->max_tokens, s->min_tokens, s->eos_token_id < 0 ? "True" : "False",
+                 g->fields->sampling.num_stop, s->num_stop_token_ids, s->num_logprobs,
+                 s->num_prompt_logprobs, p->num_ids);
+        if (log_get_level() > LOG_LEVEL_DEBUG)
+            continue;
+        struct arena *arena = &g->server->scratch_arena;
+        struct arena_mark mark = arena_mark(arena);
+        struct str text =
+            tokenizer_decode(g->server->facts.tokenizer, p->ids, p->num_ids, false, arena);
+        log_debug("Request %s details: prompt: '" STR_FORMAT "'", g->id, STR_ARG(log_cut(o, text)));
+        arena_release(arena, mark);
+    }
+}
+
+static void start_choice(struct generation *g, struct prompt *p, int32_t index, int32_t of_prompt)
+{
+    struct choice *c = &g->choices[index];
+    c->generation = g;
+    c->prompt = p;
+    c->index = index;
+    struct engine_core_request *core = &c->out.engine.core;
+    core->priority = g->fields->priority;
+    core->arrival_time_ns = clock_wall_ns();
+    core->num_prompt_tokens = p->num_ids;
+    core->prompt_token_ids = p->ids;
+    core->cache_salt = g->fields->cache_salt;
+    core->sampling = p->sampling;
+    core->sampling.seed += (uint64_t)of_prompt; // each choice its own stream
+    c->out.engine.on_output = on_output;
+    const struct sampling_fields *s = &g->fields->sampling;
+    output_processor_init(&c->out, &(struct output_processor_options){
+                                       .tokenizer = g->server->facts.tokenizer,
+                                       .stops = &g->stops,
+                                       .min_tokens = p->sampling.min_tokens,
+                                       .skip_special_tokens = g->fields->skip_special_tokens,
+                                       .drop_tokens = s->has_max_tokens && s->max_tokens == 0,
+                                   });
+    c->is_queued = true;
+    g->server->num_queued_prompt_tokens += p->num_ids;
+}
+
+static void make_chunk_head(struct generation *g)
+{
+    struct buf head = {0};
+    buf_append_c(&head, "data: {\"id\":");
+    buf_append_json_string(&head, str_from(g->id));
+    buf_printf(&head,
+               ",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":", g->kind->chunk_object,
+               g->created);
+    buf_append_json_string(&head, str_from(g->model));
+    buf_append_c(&head, ",\"choices\":[");
+    g->chunk_head = arena_str(&g->arena, buf_str(&head));
+    buf_deinit(&head);
+}
+
+static void run(struct generation *g)
+{
+    int32_t n = (int32_t)g->fields->sampling.n;
+    g->num_choices = g->num_unfinished = n * g->num_prompts;
+    g->choices = xcalloc((size_t)g->num_choices, sizeof(*g->choices));
+    g->created = clock_wall_ns() / 1000000000;
+    const struct sampling_fields *s = &g->fields->sampling;
+    g->stops = stop_matcher_make(s->stop, s->num_stop, g->fields->include_stop_str_in_output);
+    log_request(g);
+    for (int32_t p = 0; p < g->num_prompts; p++) {
+        g->prompts[p].num_unfinished = n;
+        for (int32_t i = 0; i < n; i++)
+            start_choice(g, &g->prompts[p], p * n + i, i);
+    }
+    if (g->fields->stream) {
+        make_chunk_head(g);
+        api_call_begin_stream(g->call);
+        g->stream_begun = true;
+        g->last_write_ns = clock_monotonic_ns();
+    }
+    for (int32_t i = 0; i < g->num_choices; i++)
+        engine_client_add(g->server->engine, &g->choices[i].out.engine);
+}
+
+/** After preparing, on the loop. */
+static void start(struct generation *g)
+{
+    struct api_error *err = &g->error;
+    enum status status = g->prepare_status;
+    if (status == STATUS_OK)
+        status = admit(g, g->fields->sampling.n * g->num_prompts, err);
+    if (status != STATUS_OK) {
+        fail(g, err);
+        return;
+    }
+    run(g);
+}
+
+static void run_job(struct pool_job *job)
+{
+    generation_prepare((struct generation *)job);
+}
+
+static void job_done(struct pool_job *job)
+{
+    struct generation *g = (struct generation *)job;
+    g->in_pool = false;
+    if (g->call)
+        start(g);
+    else
+        destroy(g);
+}
+
+void generation_begin(struct api_call *call, const struct generation_kind *kind)
+{
+    struct api_server *server = call->server;
+    struct generation *g = xcalloc(1, sizeof(*g));
+    g->server = server;
+    g->call = call;
+    g->kind = kind;
+    g->arrival_ns = call->start_ns;
+    g->header_request_id = arena_str(&g->arena, api_call_header(call, "X-Request-Id"));
+    g->data_parallel_rank = arena_str(&g->arena, api_call_header(call, "X-data-parallel-rank"));
+    link_generation(g);
+    api_call_on_close(call, on_client_gone, g);
+    g->body = api_call_body(call);
+    if (g->body.len <= INLINE_BODY_BYTES) {
+        generation_prepare(g);
+        start(g);
+        return;
+    }
+    // The client may leave, and its body with it, while the pool works.
+    g->body = arena_str(&g->arena, g->body);
+    g->job = (struct pool_job){.run = run_job, .done = job_done};
+    g->in_pool = true;
+    if (tokenizer_pool_post(server->pool, &g->job))
+        return;
+    g->in_pool = false;
+    g->prepare_status = api_error_set(&g->error, API_ERROR_OVERLOADED,
+                                      "Too many long prompts wait. Please try again later.");
+    start(g);
+}
+
+// ---- timers ----
+
+/** Writes what gathered while the client did not read. Returns true if the generation is gone. */
+static bool resume_stalled(struct generation *g, int64_t now_ns)
+{
+    size_t pending = http_exchange_pending_bytes(g->call->exchange);
+    if (pending < g->stalled_bytes) {
+        g->stalled_bytes = pending;
+        g->stalled_since_ns = now_ns;
+    }
+    if (now_ns - g->stalled_since_ns > MAX_STALL_S * 1000000000LL) {
+        log_warning("%s: the client has read nothing for %d s and %zu bytes wait: cut off", g->id,
+                    MAX_STALL_S, pending);
+        struct api_call *call = g->call;
+        abort_choices(g);
+        finish_choices(g, FINISH_REASON_ABORT);
+        api_call_drop(call);
+        destroy(g);
+        return true;
+    }
+    if (pending > MAX_PENDING_BYTES)
+        return false;
+    g->stalled_since_ns = 0;
+    for (int32_t i = 0; i < g->num_choices; i++) {
+        if (g->choices[i].is_deferred)
+            stream_choice(&g->choices[i]);
+    }
+    return complete(g);
+}
+
+void generation_tick_all(struct api_server *server)
+{
+    int64_t now_ns = clock_monotonic_ns();
+    int64_t keep_alive_ns = server->options->sse_keep_alive_interval_s * 1000000000LL;
+    arena_reset(&server->scratch_arena);
+    for (struct generation *g = server->generations, *next; g; g = next) {
+        next = g->next;
+        if (!g->stream_begun)
+            continue;
+        if (g->stalled_since_ns != 0 && resume_stalled(g, now_ns))
+            continue;
+        if (keep_alive_ns > 0 && now_ns - g->last_write_ns >= keep_alive_ns) {
+            api_call_write(g->call, STR(": keep-alive\n\n"));
+            g->last_write_ns = now_ns;
+        }
+    }
+}
+
+void generation_drop_all(struct api_server *server)
+{
+    for (struct generation *g = server->generations, *next; g; g = next) {
+        next = g->next;
+        struct api_call *call = g->call;
+        abort_choices(g);
+        finish_choices(g, FINISH_REASON_ABORT);
+        if (call)
+            api_call_drop(call);
+        destroy(g);
+    }
+}
+
+void generation_abort_all(struct api_server *server)
+{
+    arena_reset(&server->scratch_arena);
+    for (struct generation *g = server->generations, *next; g; g = next) {
+        next = g->next;
+        if (g->in_pool || !g->call)
+            continue;
+        abort_choices(g);
+        finish_choices(g, FINISH_REASON_ABORT);
+        for (int32_t i = 0; g->stream_begun && i < g->num_choices; i++)
+            stream_choice(&g->choices[i]);
+        complete(g);
+    }
+}

@@ -1,0 +1,122 @@
+// The life of a request that generates: body → prompts → engine → answer, streamed or whole.
+//
+//   PREPARING (loop or pool) ──▶ RUNNING ──all choices finished──▶ answered
+//        │ error: an HTTP error      │ client leaves: aborted, nothing is sent
+//        ▼                           │ engine fails: an HTTP error, or an error event and [DONE]
+//     answered                       ▼ server stops: finish_reason "abort"
+//
+// Chat and completions differ in how the body is read and how answers look: struct generation_kind.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "api_server/output_processor.h"
+#include "api_server/router.h"
+#include "api_server/server.h"
+#include "api_server/stop_matcher.h"
+
+struct prompt {
+    struct str text; // what echo gives back; ptr NULL: not kept
+    int32_t num_ids;
+    const int32_t *ids;
+    struct sampling_params sampling;
+    int32_t num_unfinished, max_generated; // over its choices
+};
+
+struct choice {
+    struct output_processor out; // first: an engine_request is its choice
+    struct generation *generation;
+    struct prompt *prompt;
+    int32_t index;
+    bool has_role_chunk, has_chunk; // something was streamed
+    bool is_queued;                 // counted in num_queued_prompt_tokens
+    bool is_deferred;               // the client reads slowly: deltas gather
+    int64_t text_offset;            // code points of logprobs so far
+    int64_t last_timestamp_ns;      // engine's clock at the last output
+    int64_t queued_ns, scheduled_ns, first_token_ns, last_token_ns;
+};
+
+struct generation {
+    struct pool_job job;
+    struct api_server *server;
+    struct api_call *call; // NULL: the client has left
+    const struct generation_kind *kind;
+    struct arena arena;
+    struct generation *previous, *next; // all of the server's
+    bool in_pool, is_linked, stream_begun;
+
+    struct str body, header_request_id; // copies
+    struct str data_parallel_rank;
+    json_t *json;
+    union {
+        struct chat_request chat;
+        struct completion_request completion;
+    };
+    struct generation_fields *fields; // of the request above
+    enum status prepare_status;
+    struct api_error error;
+
+    const char *id; // "chatcmpl-..."
+    const char *model;
+    struct str role;      // chat: of the answer
+    struct str echo_text; // chat: put before the answer
+    int64_t created;      // seconds
+    int64_t arrival_ns, last_write_ns;
+    int64_t stalled_since_ns; // 0: the client keeps up
+    size_t stalled_bytes;
+    struct stop_matcher stops;
+    struct str chunk_head; // what every chunk starts with, up to "choices":[
+    int32_t num_prompts;
+    struct prompt *prompts;
+    int32_t num_choices, num_unfinished;
+    struct choice *choices; // prompt by prompt
+};
+
+struct generation_kind {
+    const char *id_prefix;    // "chatcmpl-"
+    const char *chunk_object; // "chat.completion.chunk"
+    /** JSON → request; sets fields. Any thread. */
+    enum status (*parse)(struct generation *g, struct api_error *err);
+    /** Makes the prompts: texts, or ids. Any thread. */
+    enum status (*make_prompts)(struct generation *g, struct api_error *err);
+    /** Appends the choice's events for `delta`. */
+    void (*write_chunk)(struct generation *g, struct choice *choice,
+                        const struct output_delta *delta, struct buf *out);
+    /** Appends the whole answer. */
+    void (*write_answer)(struct generation *g, struct buf *out);
+};
+
+/** Starts on a call's body; the call ends when the answer is there. */
+void generation_begin(struct api_call *call, const struct generation_kind *kind);
+
+/** For a timer: what slow readers can take now, keep-alive comments, clients that never read. */
+void generation_tick_all(struct api_server *server);
+/** The server stops: every answer ends here, with finish_reason "abort". */
+void generation_abort_all(struct api_server *server);
+/** Cuts off whoever is still there. The pool must be gone. */
+void generation_drop_all(struct api_server *server);
+/** Body to prompts; fills g->error on failure. Any thread. */
+enum status generation_prepare(struct generation *g);
+
+// ---- parts that answers share (answer.c) ----
+
+/** "stop", "length" ... or null, as JSON. */
+void answer_write_finish_reason(struct buf *out, const struct choice *choice);
+/** The stop string, the stop token's id, or null. */
+void answer_write_stop_reason(struct buf *out, const struct choice *choice);
+/** The usage object; `one` (may be NULL): counts of that choice alone, for running totals. */
+void answer_write_usage(struct buf *out, const struct generation *g, const struct choice *one,
+                        bool with_null_details);
+void answer_write_ids(struct buf *out, const int32_t *ids, int32_t num_ids);
+/** The ids if the client asked for them, else null. */
+void answer_write_token_ids(struct buf *out, const struct choice *choice, int32_t first,
+                            int32_t end);
+void answer_write_prompt_logprobs(struct buf *out, const struct choice *choice);
+struct logprob_format answer_logprob_format(const struct generation *g);
+/** Starts an event: "data: {...,"choices":[". */
+void sse_begin_chunk(struct buf *out, const struct generation *g);
+/** The chunk that only carries usage. */
+void sse_usage_chunk(struct buf *out, const struct generation *g);
+void sse_error(struct buf *out, const struct api_error *err);
+void sse_done(struct buf *out);

@@ -1,0 +1,76 @@
+// What the files of this room share: one API server process.
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "api_server/engine_client.h"
+#include "api_server/http_server.h"
+#include "api_server/metrics.h"
+#include "api_server/openai_protocol.h"
+#include "api_server/sha256.h"
+#include "api_server/tokenizer_pool.h"
+#include "base/arena.h"
+#include "base/buf.h"
+#include "config/hf_config.h"
+#include "config/options.h"
+#include "message/shared_page.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+struct generation;
+
+/** What does not change after start, so that any thread may read it. */
+struct model_facts {
+    struct model_config config;
+    struct tokenizer *tokenizer;
+    struct chat_template *chat_template; // NULL: the model has none
+    bool wants_content_parts;
+    json_t *special_tokens;          // object of strings, for templates
+    json_t *default_template_kwargs; // object or NULL
+    struct protocol_config protocol;
+    char system_fingerprint[40];
+};
+
+struct cors {
+    bool all_origins, all_methods, all_headers, credentials;
+    json_t *origins, *methods, *headers; // lists
+};
+
+/** The event loop's, but for `facts`, `options` and `page`. */
+struct api_server {
+    const struct serve_options *options;
+    struct shared_page *page;
+    int32_t client_index;
+    struct model_facts facts;
+    struct cors cors;
+    struct sha256 *key_digests; // of --api-key, one each
+    struct http_server *http;
+    struct engine_client *engine;
+    struct tokenizer_pool *pool;
+    struct metrics metrics;
+
+    struct generation *generations;   // all that live
+    int64_t num_queued_prompt_tokens; // of requests whose first token is still to come
+    int32_t server_load;              // requests under way, for /load
+    bool stopping;
+    int64_t stop_deadline_ns;  // what runs then is aborted
+    int64_t flush_deadline_ns; // the loop ends then; 0: not yet
+
+    struct buf scratch;         // one event's text
+    struct arena scratch_arena; // one event's memory
+};
+
+/** The longest sequence, as the engine decided; 0 before it is ready. */
+static inline int32_t api_server_max_model_len(const struct api_server *server)
+{
+    return atomic_load(&server->page->engine.max_model_len);
+}
+
+/** Whether new requests can be taken: the engine is up and nobody is stopping. Any thread. */
+bool api_server_accepts(const struct api_server *server, struct api_error *err);
+
+/** Whether `model` is empty or one of ours. */
+NODISCARD enum status api_server_check_model(const struct api_server *server, struct str model,
+                                             struct api_error *err);
