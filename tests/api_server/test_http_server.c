@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -344,7 +345,7 @@ static void a_connection_serves_a_hundred_requests(void **state)
     int fd = connect_client();
     struct buf in = {0};
     for (int i = 0; i < 100; i++) {
-        char text[128], body[256], number[16];
+        char text[128], body[256], number[24];
         snprintf(number, sizeof(number), "number %d", i);
         snprintf(text, sizeof(text),
                  "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: %zu\r\n\r\n%s", strlen(number),
@@ -808,6 +809,71 @@ static void a_client_far_ahead_of_its_answer_is_closed(void **state)
     close(fd);
 }
 
+static void on_signal(void *context)
+{
+    http_server_stop(context);
+}
+
+/** A server over a Unix socket, in this thread: one request, answered and then the loop ends. */
+static void answer_and_stop(void *context, struct http_exchange *x)
+{
+    struct http_server **server = context;
+    http_server_stop_listening(*server);
+    http_server_stop_listening(*server); // twice does no harm
+    http_exchange_begin_stream(x, 200, "text/plain");
+    http_exchange_write(x, http_exchange_peer(x));
+    http_exchange_end(x);
+    http_server_stop(*server);
+}
+
+static void a_unix_socket_serves_too(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/test_http.XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s/socket", dir);
+    int listen_fd = socket(AF_UNIX, SOCK_STREAM, 0), fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(listen_fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    assert_int_equal(listen(listen_fd, 8), 0);
+    struct http_server *server;
+    const struct http_server_options options = {
+        .max_header_count = MAX_HEADERS,
+        .max_header_bytes = MAX_HEADER_BYTES,
+        .max_body_bytes = MAX_BODY_BYTES,
+        .keep_alive_timeout_s = KEEP_ALIVE_S,
+        .body_timeout_s = BODY_TIMEOUT_S,
+        .on_request = answer_and_stop,
+        .context = &server,
+    };
+    assert_int_equal(http_server_create(&server, listen_fd, &options, NULL), STATUS_OK);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    send_text(fd, "GET / HTTP/1.0\r\n\r\n");
+    http_server_run(server);
+    struct buf in = {0};
+    http_server_destroy(server); // with an answer that is not yet written
+    assert_true(ends(fd, &in));
+    buf_deinit(&in);
+
+    assert_int_equal(http_server_create(&server, listen_fd, &options, NULL), STATUS_OK);
+    assert_int_equal(http_server_on_signal(server, SIGALRM, on_signal, server), STATUS_OK);
+    close(fd);
+    fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    send_text(fd, "GET / HTTP/1.0\r\n\r\n");
+    http_server_run(server);
+    alarm(1);
+    http_server_run(server); // until the signal: meanwhile the answer is written
+    assert_true(ends(fd, &in));
+    assert_true(str_ends_with(buf_str(&in), STR("\r\n\r\nunix")));
+    http_server_destroy(server);
+    buf_deinit(&in);
+    close(fd);
+    close(listen_fd);
+    unlink(address.sun_path);
+    rmdir(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -831,6 +897,7 @@ int main(void)
         cmocka_unit_test(heads_over_their_limits_are_refused),
         cmocka_unit_test(random_bytes_do_no_harm),
         cmocka_unit_test(a_client_far_ahead_of_its_answer_is_closed),
+        cmocka_unit_test(a_unix_socket_serves_too),
         cmocka_unit_test(nothing_spins_while_exchanges_wait),
     };
     return cmocka_run_group_tests(tests, start, stop);
