@@ -34,8 +34,9 @@ static const struct command {
     {"plan", "print the memory plan of a model", NULL},
 };
 
-static const char usage[] = "usage: vllm [-h] [-v] {serve,chat,complete,collect-env,bench,run-batch,"
-                            "launch,plan} ...\n";
+static const char usage[] =
+    "usage: vllm [-h] [-v] {serve,chat,complete,collect-env,bench,run-batch,"
+    "launch,plan} ...\n";
 
 static int print_help(void)
 {
@@ -57,7 +58,7 @@ static int usage_error(const char *message, const char *what)
 
 int main(int argc, char **argv)
 {
-    signal(SIGPIPE, SIG_IGN);          // a reader that leaves is an error of that write alone
+    signal(SIGPIPE, SIG_IGN);         // a reader that leaves is an error of that write alone
     setvbuf(stdout, NULL, _IOLBF, 0); // lines appear at once, in containers too
     if (argc < 2)
         return usage_error("a command is required; `vllm --help` lists them", "");
