@@ -16,6 +16,9 @@ struct vectors {
     json_t *json;
     struct tokenizer *tokenizer;
     struct arena arena;
+    // With byte-level tokens. Byte-fallback tokens are decoded in runs, and a bad byte changes what
+    // the run before it was: there the reference's own stream differs from its decoding, too.
+    bool streams_exactly;
 };
 
 static json_t *load_json(const char *path)
@@ -105,14 +108,16 @@ static void check_ids(const struct vectors *v, const json_t *row, const char *wh
 }
 
 /** Steps through the ids and checks each delta; `num_checked` of them against `expected`. */
-static void check_deltas(const struct vectors *v, const json_t *row, const char *what,
+static void check_deltas(struct vectors *v, const json_t *row, const char *what,
                          const json_t *expected, const int32_t *ids, int32_t num_ids, bool skip,
                          size_t *num_nonempty)
 {
     struct detokenizer *detokenizer = detokenizer_create(v->tokenizer, NULL, 0, skip);
     struct buf delta = {0};
+    struct buf all = {0};
     *num_nonempty = 0;
     for (int32_t i = 0; i < num_ids; i++) {
+        buf_append(&all, buf_str(&delta));
         buf_clear(&delta);
         detokenizer_step(detokenizer, ids[i], &delta);
         *num_nonempty += delta.len > 0;
@@ -122,11 +127,17 @@ static void check_deltas(const struct vectors *v, const json_t *row, const char 
         if (piece)
             check_text(v, row, where, text_of(piece), buf_str(&delta));
     }
+    buf_append(&all, buf_str(&delta));
+    detokenizer_finish(detokenizer, &all);
+    if (v->streams_exactly)
+        check_text(v, row, "all deltas",
+                   tokenizer_decode(v->tokenizer, ids, num_ids, skip, &v->arena), buf_str(&all));
+    buf_deinit(&all);
     buf_deinit(&delta);
     detokenizer_destroy(detokenizer);
 }
 
-static void check_all_deltas(const struct vectors *v, const json_t *row, const int32_t *ids,
+static void check_all_deltas(struct vectors *v, const json_t *row, const int32_t *ids,
                              int32_t num_ids)
 {
     size_t num_nonempty;
@@ -195,10 +206,11 @@ static void check_special_tokens(struct vectors *v)
     }
 }
 
-static void check_tokenizer(const char *name)
+static void check_tokenizer(const char *name, bool streams_exactly)
 {
     struct vectors v;
     open_vectors(&v, name);
+    v.streams_exactly = streams_exactly;
     check_special_tokens(&v);
     size_t i;
     json_t *row;
@@ -222,43 +234,43 @@ static void check_tokenizer(const char *name)
 static void qwen3_gives_the_reference_ids_and_text(void **state)
 {
     (void)state;
-    check_tokenizer("qwen3");
+    check_tokenizer("qwen3", true);
 }
 
 static void deepseek_v3_gives_the_reference_ids_and_text(void **state)
 {
     (void)state;
-    check_tokenizer("deepseek_v3");
+    check_tokenizer("deepseek_v3", true);
 }
 
 static void llama3_1_gives_the_reference_ids_and_text(void **state)
 {
     (void)state;
-    check_tokenizer("llama3_1");
+    check_tokenizer("llama3_1", true);
 }
 
 static void gemma3_gives_the_reference_ids_and_text(void **state)
 {
     (void)state;
-    check_tokenizer("gemma3");
+    check_tokenizer("gemma3", false);
 }
 
 static void gptoss_gives_the_reference_ids_and_text(void **state)
 {
     (void)state;
-    check_tokenizer("gptoss");
+    check_tokenizer("gptoss", true);
 }
 
 static void llama2_gives_the_reference_ids_and_text(void **state)
 {
     (void)state;
-    check_tokenizer("llama2");
+    check_tokenizer("llama2", false);
 }
 
 static void tiny512_gives_the_reference_ids_and_text(void **state)
 {
     (void)state;
-    check_tokenizer("tiny512");
+    check_tokenizer("tiny512", true);
 }
 
 static void demo_model_tokenizes_its_expected_prompts(void **state)
