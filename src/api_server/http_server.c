@@ -36,7 +36,7 @@
 
 enum {
     MAX_EARLY_BYTES = 64 << 10, // of the next requests, while one is being answered
-    ACCEPT_PAUSE_MS = 100,      // after the process has run out of descriptors
+    ACCEPT_RETRY_S = 1,         // after the process has run out of descriptors
     KEEP_ALIVE_PROBE_S = 60,    // TCP's own, for hosts that vanished
 };
 
@@ -54,7 +54,7 @@ struct http_server {
     struct evhttp *evhttp;
     struct evconnlistener *listener;
     struct evhttp_bound_socket *bound; // NULL: takes no new connections
-    struct event *accept_again;
+    struct event *accept_tick;
     struct connection **connections; // [num_slots], by descriptor
     size_t num_slots;
     struct watch *watches;
@@ -512,20 +512,18 @@ void http_exchange_on_close(struct http_exchange *x, void (*fn)(void *context), 
 
 static void on_accept_error(struct evconnlistener *listener, void *context)
 {
-    struct http_server *server = context;
-    log_error("cannot accept a connection: %s", strerror(errno));
+    (void)context; // evhttp's own
+    log_error("cannot accept a connection, trying again within a second: %s", strerror(errno));
     // The listening socket stays readable: without a pause this would be a busy loop.
-    struct timeval pause = {.tv_usec = ACCEPT_PAUSE_MS * 1000};
     evconnlistener_disable(listener);
-    event_add(server->accept_again, &pause);
 }
 
-static void on_accept_again(evutil_socket_t fd, short what, void *context)
+static void on_accept_tick(evutil_socket_t fd, short what, void *context)
 {
     (void)fd, (void)what;
     struct http_server *server = context;
     if (server->bound)
-        evconnlistener_enable(server->listener);
+        evconnlistener_enable(server->listener); // does nothing to one that is enabled
 }
 
 /** A new connection's buffer, which can hold the largest body and little more. */
@@ -553,10 +551,13 @@ static bool listen_on(struct http_server *server, int listen_fd)
     if (evutil_make_socket_nonblocking(listen_fd) != 0)
         return false;
     set_socket_options(listen_fd);
-    server->accept_again = evtimer_new(server->base, on_accept_again, server);
+    const struct timeval retry = {.tv_sec = ACCEPT_RETRY_S};
+    server->accept_tick = event_new(server->base, -1, EV_PERSIST, on_accept_tick, server);
+    if (!server->accept_tick || event_add(server->accept_tick, &retry) != 0)
+        return false;
     server->listener =
         evconnlistener_new(server->base, NULL, NULL, LEV_OPT_CLOSE_ON_EXEC, 0, listen_fd);
-    if (!server->listener || !server->accept_again)
+    if (!server->listener)
         return false;
     evconnlistener_set_error_cb(server->listener, on_accept_error);
     server->bound = evhttp_bind_listener(server->evhttp, server->listener);
@@ -601,8 +602,8 @@ void http_server_destroy(struct http_server *server)
         event_free(watch->event);
         free(watch);
     }
-    if (server->accept_again)
-        event_free(server->accept_again);
+    if (server->accept_tick)
+        event_free(server->accept_tick);
     if (server->evhttp)
         evhttp_free(server->evhttp); // closes the connections, which tells the exchanges
     if (server->base)

@@ -13,8 +13,10 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -809,6 +811,33 @@ static void a_client_far_ahead_of_its_answer_is_closed(void **state)
     close(fd);
 }
 
+static void a_server_out_of_descriptors_waits_and_goes_on(void **state)
+{
+    (void)state;
+    int probe = dup(env.listen_fd); // the next free descriptor
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    close(probe);
+    pid_t pid = fork(); // the clients have descriptors of their own
+    if (pid == 0) {
+        usleep(100000);
+        for (int i = 0; i < 30; i++)
+            connect_client();
+        usleep(700000);
+        _exit(0);
+    }
+    struct rlimit low = {(rlim_t)probe + 5, limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    struct timespec start, end;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    int64_t cpu_ms = (end.tv_sec - start.tv_sec) * 1000 + (end.tv_nsec - start.tv_nsec) / 1000000;
+    assert_true(cpu_ms < 300);
+    assert_serving();
+}
+
 static void on_signal(void *context)
 {
     http_server_stop(context);
@@ -897,6 +926,7 @@ int main(void)
         cmocka_unit_test(heads_over_their_limits_are_refused),
         cmocka_unit_test(random_bytes_do_no_harm),
         cmocka_unit_test(a_client_far_ahead_of_its_answer_is_closed),
+        cmocka_unit_test(a_server_out_of_descriptors_waits_and_goes_on),
         cmocka_unit_test(a_unix_socket_serves_too),
         cmocka_unit_test(nothing_spins_while_exchanges_wait),
     };
