@@ -54,15 +54,38 @@ enum status dtype_parse(struct str text, enum dtype *out)
 
 float f16_to_f32(uint16_t bits)
 {
-    _Float16 half;
-    memcpy(&half, &bits, sizeof(half));
-    return (float)half;
+    uint32_t sign = (uint32_t)(bits & 0x8000u) << 16, magnitude = bits & 0x7FFFu;
+    uint32_t wide;
+    float value;
+    if (magnitude >= 0x7C00u) { // infinity, NaN
+        wide = sign | 0x7F800000u | (magnitude & 0x3FFu) << 13;
+    } else if (magnitude >= 0x0400u) {
+        wide = sign | ((magnitude << 13) + 0x38000000u); // 127 - 15 in the exponent
+    } else { // zero, or a multiple of 2^-24 below the normal range
+        value = (float)magnitude * 0x1p-24f;
+        return sign ? -value : value;
+    }
+    memcpy(&value, &wide, sizeof(value));
+    return value;
 }
 
 uint16_t f32_to_f16(float value)
 {
-    _Float16 half = (_Float16)value;
-    uint16_t bits;
-    memcpy(&bits, &half, sizeof(bits));
-    return bits;
+    uint32_t wide;
+    memcpy(&wide, &value, sizeof(wide));
+    uint16_t sign = (uint16_t)(wide >> 16 & 0x8000u);
+    wide &= 0x7FFFFFFFu;
+    if (wide > 0x7F800000u) // NaN
+        return (uint16_t)(sign | 0x7E00u | (wide >> 13 & 0x3FFu));
+    if (wide >= 0x477FF000u) // from half-way above the largest number on
+        return sign | 0x7C00u;
+    if (wide < 0x38800000u) { // below the normal range: adding 0.5 leaves multiples of 2^-24
+        float magnitude;
+        memcpy(&magnitude, &wide, sizeof(magnitude));
+        magnitude += 0.5f;
+        memcpy(&wide, &magnitude, sizeof(wide));
+        return (uint16_t)(sign | (wide - 0x3F000000u));
+    }
+    wide -= 0x38000000u;
+    return (uint16_t)(sign | (wide + 0xFFFu + (wide >> 13 & 1)) >> 13);
 }

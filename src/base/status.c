@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <string.h>
 
+PRINTF_FORMAT(4, 0)
 static enum status set_message(struct error *err, enum status status, const char *field,
                                const char *format, va_list args)
 {

@@ -171,6 +171,17 @@ static void sixteen_bit_floats_round_to_nearest_even(void **state)
     assert_int_equal(f32_to_f16(65520.0f), 0x7C00); // overflow
     assert_true(f16_to_f32(0x3555) == 0.333251953125f);
     assert_true(f16_to_f32(0x0001) == 5.9604644775390625e-8f);
+    for (uint32_t bits = 0; bits < 0x10000; bits++) { // and half-way between neighbours: to even
+        float value = f16_to_f32((uint16_t)bits);
+        if (isnan(value)) {
+            assert_true(isnan(f16_to_f32(f32_to_f16(value))));
+            continue;
+        }
+        assert_int_equal(f32_to_f16(value), bits);
+        float next = f16_to_f32((uint16_t)(bits + 1));
+        if ((bits & 0x7FFF) < 0x7BFF)
+            assert_int_equal(f32_to_f16(value / 2 + next / 2), bits + (bits & 1));
+    }
     for (uint32_t bits = 0; bits < 0x10000; bits++) {
         float value = bf16_to_f32((uint16_t)bits);
         if (!isnan(value))
