@@ -404,6 +404,47 @@ static void requests_of_a_client_that_vanished_are_dropped(void **state)
     TURN_UNTIL(w, has_ended(w, 1, 13));
 }
 
+// What `core` logs ten seconds after its last line of statistics; `text` has room for 1024 bytes.
+static void stats_line(struct world *w, char *text)
+{
+    int out = dup(STDOUT_FILENO);
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stdout);
+    dup2(fileno(file), STDOUT_FILENO);
+    engine_core_log_stats(&w->core, w->core.reports.logged_ns + INT64_C(9000000000));
+    engine_core_log_stats(&w->core, w->core.reports.logged_ns + INT64_C(10000000000));
+    dup2(out, STDOUT_FILENO);
+    close(out);
+    rewind(file);
+    text[fread(text, 1, 1023, file)] = '\0';
+    fclose(file);
+}
+
+static void the_line_of_statistics_reads_as_log_scrapers_expect(void **state)
+{
+    struct world *w = *state;
+    char text[1024];
+    w->options.log_stats_interval_s = 10;
+    stats_line(w, text);
+    assert_string_equal(text, ""); // --disable-log-stats
+    w->options.disable_log_stats = false;
+    hello(w, 0);
+    add(w, 0, 11, 380);
+    TURN_UNTIL(w, w->core.scheduler.stats.num_generated_tokens == 50);
+    stats_line(w, text);
+    assert_non_null(
+        strstr(text, "Engine 000: Avg prompt throughput: 0.9 tokens/s, Avg generation throughput: "
+                     "5.0 tokens/s, Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 5.0%, "
+                     "Prefix cache hit rate: 0.0%\n"));
+    const uint64_t id = 11;
+    scheduler_abort(&w->core.scheduler, 0, &id, 1, FINISH_REASON_NONE);
+    stats_line(w, text);
+    assert_non_null(strstr(text, "generation throughput: 0.0 tokens/s, Running: 0 reqs"));
+    stats_line(w, text); // then silence
+    assert_string_equal(text, "");
+}
+
 static void a_failed_step_is_told_to_the_loop(void **state)
 {
     struct world *w = *state;
@@ -431,6 +472,7 @@ int main(void)
         TEST(the_page_tells_gauges_counters_and_facts),
         TEST(a_stopping_engine_takes_nothing_new),
         TEST(requests_of_a_client_that_vanished_are_dropped),
+        TEST(the_line_of_statistics_reads_as_log_scrapers_expect),
         TEST(a_failed_step_is_told_to_the_loop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -449,6 +449,50 @@ static void preempted_tokens_are_recomputed_and_counted_apart(void **state)
     deinit(&w);
 }
 
+// The less urgent request stands first in the list, so it may have got its chunk when the urgent
+// one takes its blocks: what it did not write must not be found when it comes back.
+static void a_chunk_taken_back_in_the_same_step_leaves_nothing_in_the_cache(void **state)
+{
+    (void)state;
+    int32_t num_taken_back = 0;
+    for (int32_t num_urgent = 1; num_urgent < 24; num_urgent++) {
+        struct world w;
+        struct scheduler_config config = DEFAULTS;
+        config.policy = SCHEDULING_POLICY_PRIORITY;
+        config.long_prefill_token_threshold = 8; // two blocks
+        config.reserve_full_isl = false;
+        init(&w, config, 13);
+        int32_t tokens[FAKE_MAX_LEN];
+        struct engine_core_request patient = request(1, 44, 0, tokens);
+        patient.priority = 9;
+        add_message(&w, &patient);
+        run_step(&w);
+        struct engine_core_request urgent = request(2, num_urgent, 1, tokens);
+        urgent.sampling.max_tokens = 2;
+        add_message(&w, &urgent);
+        request(1, 44, 0, tokens);
+        int32_t num_tokens = 44;
+        bool ended = false;
+        for (int32_t i = 0; i < 100 && !ended; i++) {
+            const struct request *r = request_table_find(&w.scheduler.requests, 1);
+            bool was_prefilling = r->state == REQUEST_RUNNING && r->num_computed_tokens < 40;
+            bool runs = begin_step(&w);
+            num_taken_back += was_prefilling && r->state == REQUEST_WAITING;
+            finish_step(&w, runs);
+            const struct engine_core_output *output = output_of(&w, 1);
+            if (!output)
+                continue;
+            assert_int_equal(output->new_token_ids[0],
+                             fake_next_token(&w.kv, tokens, num_tokens, 0));
+            tokens[num_tokens++] = output->new_token_ids[0];
+            ended = output->finish_reason == FINISH_REASON_LENGTH;
+        }
+        assert_true(ended);
+        deinit(&w);
+    }
+    assert_true(num_taken_back > 0);
+}
+
 // ---- prefix cache ----------------------------------------------------------------------------
 
 static void hits_are_counted_once_and_told_with_the_output(void **state)
@@ -735,6 +779,7 @@ int main(void)
         cmocka_unit_test(the_least_urgent_gives_way_and_among_equals_the_latest),
         cmocka_unit_test(the_lowest_priority_value_runs_first),
         cmocka_unit_test(preempted_tokens_are_recomputed_and_counted_apart),
+        cmocka_unit_test(a_chunk_taken_back_in_the_same_step_leaves_nothing_in_the_cache),
         cmocka_unit_test(hits_are_counted_once_and_told_with_the_output),
         cmocka_unit_test(prompt_logprobs_read_nothing_from_the_cache_but_fill_it),
         cmocka_unit_test(requests_of_one_step_share_a_prefix_that_the_first_computes),
