@@ -22,8 +22,7 @@
 enum {
     MAX_QUEUED_FRAMES = 100000,
     MAX_FRAME_BYTES = 256 << 20,
-    RECONNECT_MS = 5, // the engine may bind later than an API server connects
-    MAX_RECONNECT_MS = 100,
+    RECONNECT_MS = 5, // an engine that is back, or up at last, is found within twice this time
 };
 
 #define IDENTITY_PREFIX "api-"
@@ -59,7 +58,6 @@ static enum status set_options(struct channel *channel, const char *endpoint, st
         {ZMQ_SNDHWM, MAX_QUEUED_FRAMES, false},
         {ZMQ_RCVHWM, MAX_QUEUED_FRAMES, false},
         {ZMQ_RECONNECT_IVL, RECONNECT_MS, false},
-        {ZMQ_RECONNECT_IVL_MAX, MAX_RECONNECT_MS, false},
         {ZMQ_ROUTER_MANDATORY, 1, true}, // sending to nobody is an error
         {ZMQ_ROUTER_HANDOVER, 1, true},  // a restarted API server takes its name over
     };
