@@ -58,7 +58,7 @@ struct http_server {
     struct connection **connections; // [num_slots], by descriptor
     size_t num_slots;
     struct watch *watches;
-    int32_t num_exchanges;
+    int32_t num_exchanges, num_unwritten;
 };
 
 struct connection {
@@ -66,7 +66,8 @@ struct connection {
     struct evhttp_connection *evcon;
     struct bufferevent *bev;
     int fd;
-    bool idle; // between two requests, no byte of the next one yet
+    bool idle;    // between two requests, no byte of the next one yet
+    bool writing; // the rest of an answer that is handed over
     struct http_exchange *exchange;
     char peer[64];
 };
@@ -116,6 +117,7 @@ static void on_connection_close(struct evhttp_connection *evcon, void *context)
         if (orphaned)
             evhttp_request_free(request);
     }
+    connection->server->num_unwritten -= connection->writing;
     connection->server->connections[connection->fd] = NULL;
     free(connection);
 }
@@ -194,6 +196,8 @@ static void on_answer_written(struct evhttp_request *request, void *context)
     (void)request;
     struct connection *connection = context;
     const struct http_server_options *options = &connection->server->options;
+    connection->server->num_unwritten -= connection->writing;
+    connection->writing = false;
     connection->idle = evbuffer_get_length(bufferevent_get_input(connection->bev)) == 0;
     bufferevent_setwatermark(connection->bev, EV_READ, 0,
                              (size_t)options->max_body_bytes + MAX_EARLY_BYTES);
@@ -428,6 +432,8 @@ static void start_answer(struct http_exchange *x, int32_t status, const char *co
  *  client does to its sending side no longer matters. */
 static void finish_answer(struct connection *connection)
 {
+    connection->writing = true;
+    connection->server->num_unwritten++;
     set_timeouts(connection, 0, connection->server->options.body_timeout_s);
     bufferevent_disable(connection->bev, EV_READ);
 }
@@ -634,6 +640,11 @@ void http_server_stop_listening(struct http_server *server)
 int32_t http_server_num_exchanges(const struct http_server *server)
 {
     return server->num_exchanges;
+}
+
+int32_t http_server_num_unwritten(const struct http_server *server)
+{
+    return server->num_unwritten;
 }
 
 static void on_event(evutil_socket_t fd, short what, void *context)

@@ -37,6 +37,9 @@ void http_server_stop(struct http_server *server);
 /** Takes no new connections; those that are open go on. */
 void http_server_stop_listening(struct http_server *server);
 int32_t http_server_num_exchanges(const struct http_server *server);
+/** Answers that have ended and whose last bytes the clients have not taken yet. When both counts
+ * are zero the loop can stop and nothing is lost. */
+int32_t http_server_num_unwritten(const struct http_server *server);
 
 /** Calls `fn` whenever `fd` is readable (level-triggered). For the channel and for wake-ups. */
 NODISCARD enum status http_server_watch(struct http_server *server, int fd,

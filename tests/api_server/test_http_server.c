@@ -40,7 +40,7 @@ static struct {
     pthread_t thread;
     int listen_fd, port, wake_fds[2];
     struct http_exchange *delayed; // answered by the timer
-    _Atomic int num_requests, num_closed, num_exchanges;
+    _Atomic int num_requests, num_closed, num_exchanges, num_unwritten;
     _Atomic size_t pending_bytes;
     _Atomic int64_t closed_ns;
 } env;
@@ -114,12 +114,17 @@ static void on_request(void *context, struct http_exchange *x)
         http_exchange_abort(x);
     } else if (str_eq_c(path, "/abort-at-once")) {
         http_exchange_abort(x);
+    } else if (str_eq_c(path, "/large")) {
+        char *large = xcalloc(1, 16 << 20);
+        http_exchange_reply(x, 200, "application/octet-stream", (struct str){large, 16 << 20});
+        free(large);
     } else if (str_eq_c(path, "/flood")) {
         flood(x);
     } else {
         reply_info(x);
     }
     env.num_exchanges = http_server_num_exchanges(env.server);
+    env.num_unwritten = http_server_num_unwritten(env.server);
 }
 
 static void on_tick(void *context)
@@ -130,6 +135,7 @@ static void on_tick(void *context)
     if (x)
         http_exchange_reply(x, 200, "text/plain", STR("delayed"));
     env.num_exchanges = http_server_num_exchanges(env.server);
+    env.num_unwritten = http_server_num_unwritten(env.server);
 }
 
 static void on_wake(void *context)
@@ -725,6 +731,26 @@ static void heads_over_their_limits_are_refused(void **state)
     assert_serving();
 }
 
+static void an_answer_counts_until_its_last_byte_is_taken(void **state)
+{
+    (void)state;
+    wait_for(&env.num_unwritten, 0);
+    int fds[2];
+    for (int i = 0; i < 2; i++) {
+        fds[i] = connect_client();
+        send_text(fds[i], "GET /large HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    }
+    wait_for(&env.num_unwritten, 2);
+    wait_for(&env.num_exchanges, 0);
+    leave(fds[0], LEAVE_RESET);
+    struct buf in = {0};
+    assert_true(ends(fds[1], &in)); // takes all of it
+    assert_true(in.len > 16u << 20);
+    wait_for(&env.num_unwritten, 0); // the other one left, or its time was over
+    buf_deinit(&in);
+    close(fds[1]);
+}
+
 static void random_bytes_do_no_harm(void **state)
 {
     (void)state;
@@ -924,6 +950,7 @@ int main(void)
         cmocka_unit_test(an_idle_connection_is_closed_and_a_waiting_one_is_not),
         cmocka_unit_test(malformed_requests_do_no_harm),
         cmocka_unit_test(heads_over_their_limits_are_refused),
+        cmocka_unit_test(an_answer_counts_until_its_last_byte_is_taken),
         cmocka_unit_test(random_bytes_do_no_harm),
         cmocka_unit_test(a_client_far_ahead_of_its_answer_is_closed),
         cmocka_unit_test(a_server_out_of_descriptors_waits_and_goes_on),
