@@ -4,9 +4,9 @@
 // frequency and presence penalty; then greedy, or temperature, min-p, top-k, top-p and a draw.
 //
 // min-p and top-k are thresholds on the logit, so they need no exponentials; top-k keeps the k
-// largest in a heap, top-p pops a heap until the mass is reached. A row costs a few passes over the
-// vocabulary and never a sort of it. Sums run in order of token ids in double precision: a result
-// depends on the arguments alone.
+// largest in a heap, top-p sums slices of the logits and orders the one slice where the mass is
+// reached. A row costs a few passes over the vocabulary and never a sort of it. Sums run in a
+// fixed order in double precision: a result depends on the arguments alone.
 #include "worker/sampler.h"
 
 #include <math.h>
@@ -22,7 +22,12 @@ struct candidates {
     float *logits;
     double *weights;
     double total;
+    float max; // logit
+    double temperature;
 };
+
+/** top-p's slices: 1/128 of a nat each, 32 nats (below 1e-13 of the largest) in all. */
+enum { SLICES_PER_NAT = 128, NUM_SLICES = 32 * SLICES_PER_NAT };
 
 void philox4x32(uint64_t key, uint64_t counter_low, uint64_t counter_high, uint32_t out[4])
 {
@@ -222,6 +227,8 @@ static void collect_candidates(struct candidates *c, const float *logits, int32_
                                float max, const struct sampling_params *params, struct arena *arena)
 {
     float threshold = keep_threshold(logits, vocab_size, max, params, arena);
+    c->max = max;
+    c->temperature = params->temperature;
     c->num = 0;
     for (int32_t id = 0; id < vocab_size; id++)
         c->num += is_kept(logits[id], threshold);
@@ -235,28 +242,48 @@ static void collect_candidates(struct candidates *c, const float *logits, int32_
             continue;
         c->ids[i] = id;
         c->logits[i] = logits[id];
-        c->weights[i] = exp(((double)logits[id] - max) / (double)params->temperature);
+        c->weights[i] = exp(((double)logits[id] - max) / c->temperature);
         c->total += c->weights[i];
         i++;
     }
 }
 
-/** Keeps the smallest set, by falling weight, whose share of the total reaches top_p. */
+/** Which slice of falling logits a candidate belongs to; the last one is open. */
+static int32_t slice_of(const struct candidates *c, int32_t i)
+{
+    double nats = ((double)c->max - c->logits[i]) / c->temperature;
+    return (int32_t)fmin(NUM_SLICES - 1, nats * SLICES_PER_NAT);
+}
+
+/** Keeps the smallest set, by falling weight, whose share of the total reaches top_p. Slices before
+ *  the one where that happens stay whole, so that only its own members are put in order. */
 static void keep_top_p(struct candidates *c, double top_p, struct arena *arena)
 {
+    double target = top_p * c->total, mass = 0;
     struct arena_mark mark = arena_mark(arena);
+    double *slices = arena_calloc(arena, NUM_SLICES, sizeof(*slices));
     int32_t *heap = arena_array(arena, int32_t, c->num); // of positions in c
     for (int32_t i = 0; i < c->num; i++)
-        heap[i] = i;
-    build_heap(heap, c->num, c->logits, false);
-    double mass = 0;
-    int32_t num_left = c->num, last; // what is kept ends with `last`; the first always stays
+        slices[slice_of(c, i)] += c->weights[i];
+    int32_t slice = 0, num_left = 0;
+    while (slice < NUM_SLICES - 1 && mass + slices[slice] < target)
+        mass += slices[slice++];
+    for (int32_t i = 0; i < c->num; i++) {
+        if (slice_of(c, i) == slice)
+            heap[num_left++] = i;
+    }
+    if (num_left == 0) { // top_p is 1 but for rounding, and nothing lies in the open slice
+        arena_release(arena, mark);
+        return;
+    }
+    build_heap(heap, num_left, c->logits, false);
+    int32_t last; // what is kept ends with this one; the first always stays
     do {
         last = heap[0];
         mass += c->weights[last];
         heap[0] = heap[--num_left];
         sift_down(heap, num_left, 0, c->logits, false);
-    } while (num_left > 0 && mass < top_p * c->total);
+    } while (num_left > 0 && mass < target);
     arena_release(arena, mark);
 
     float last_logit = c->logits[last];

@@ -111,7 +111,8 @@ static void check_memory(struct bench *b)
 
 // ---- Rows ----------------------------------------------------------------------------------
 
-static const int64_t row_sizes[] = {1, 7, 8, 9, 31, 32, 33, 100, 1024, 1027};
+// The last one is enough work for several threads.
+static const int64_t row_sizes[] = {1, 7, 8, 9, 31, 32, 33, 100, 1027, 40003};
 enum { NUM_ROWS = 5 };
 
 static void check_embedding(struct bench *b)
@@ -161,23 +162,25 @@ static void check_norms(struct bench *b)
 
 static void check_head_rms_norm(struct bench *b)
 {
-    static const int32_t head_dims[] = {3, 8, 20, 128};
-    enum { HEADS = 3, GAP = 5 };
-    for (size_t i = 0; i < ARRAY_LEN(head_dims); i++) {
-        int32_t dim = head_dims[i];
-        int64_t stride = (int64_t)HEADS * dim + GAP, size = NUM_ROWS * stride;
+    static const struct {
+        int32_t num_heads, head_dim;
+    } cases[] = {{3, 3}, {2, 8}, {3, 20}, {300, 128}};
+    enum { GAP = 5 };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        int32_t heads = cases[i].num_heads, dim = cases[i].head_dim;
+        int64_t stride = (int64_t)heads * dim + GAP, size = NUM_ROWS * stride;
         float *x = random_floats(b, size), *weight = random_floats(b, dim);
         float *before = arena_array(&b->arena, float, size), *row = floats(b, dim);
         memcpy(before, x, (size_t)size * sizeof(float));
-        op_head_rms_norm(&b->many, x, stride, HEADS, dim, weight, eps, NUM_ROWS);
+        op_head_rms_norm(&b->many, x, stride, heads, dim, weight, eps, NUM_ROWS);
         for (int64_t r = 0; r < NUM_ROWS; r++) {
-            for (int64_t h = 0; h < HEADS; h++) {
+            for (int64_t h = 0; h < heads; h++) {
                 int64_t at = r * stride + h * dim;
                 op_rms_norm(&b->one, tensor_2d(row, DTYPE_F32, 1, dim),
                             tensor_2d(before + at, DTYPE_F32, 1, dim), weight, eps);
                 assert_same_bits(x + at, row, dim, "head_rms_norm");
             }
-            int64_t gap = r * stride + HEADS * dim;
+            int64_t gap = r * stride + heads * dim;
             assert_same_bits(x + gap, before + gap, GAP, "head_rms_norm between rows");
         }
     }
@@ -186,23 +189,23 @@ static void check_head_rms_norm(struct bench *b)
 static void check_rope(struct bench *b)
 {
     static const struct {
-        int32_t head_dim, rot_dim;
-    } cases[] = {{4, 4}, {20, 10}, {128, 128}, {96, 32}};
+        int32_t num_heads, head_dim, rot_dim;
+    } cases[] = {{3, 4, 4}, {3, 20, 10}, {2, 96, 32}, {300, 128, 128}};
     static const int32_t positions[NUM_ROWS] = {0, 5, 2, 2, 9};
-    enum { HEADS = 3, GAP = 3, MAX_POSITION = 10 };
+    enum { GAP = 3, MAX_POSITION = 10 };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        int32_t dim = cases[i].head_dim, rot = cases[i].rot_dim;
-        int64_t stride = (int64_t)HEADS * dim + GAP, size = NUM_ROWS * stride;
+        int32_t heads = cases[i].num_heads, dim = cases[i].head_dim, rot = cases[i].rot_dim;
+        int64_t stride = (int64_t)heads * dim + GAP, size = NUM_ROWS * stride;
         float *cos_sin = random_floats(b, MAX_POSITION * (int64_t)rot);
         float *x = random_floats(b, size), *expected = arena_array(&b->arena, float, size);
         float *alone = arena_array(&b->arena, float, size);
         memcpy(expected, x, (size_t)size * sizeof(float));
         memcpy(alone, x, (size_t)size * sizeof(float));
-        op_rope(&b->reference, expected, stride, HEADS, dim, rot, cos_sin, positions, NUM_ROWS);
-        op_rope(&b->many, x, stride, HEADS, dim, rot, cos_sin, positions, NUM_ROWS);
+        op_rope(&b->reference, expected, stride, heads, dim, rot, cos_sin, positions, NUM_ROWS);
+        op_rope(&b->many, x, stride, heads, dim, rot, cos_sin, positions, NUM_ROWS);
         assert_same_bits(x, expected, size, "rope");
         for (int64_t r = 0; r < NUM_ROWS; r++)
-            op_rope(&b->one, alone + r * stride, stride, HEADS, dim, rot, cos_sin, positions + r,
+            op_rope(&b->one, alone + r * stride, stride, heads, dim, rot, cos_sin, positions + r,
                     1);
         assert_same_bits(x, alone, size, "rope alone");
     }
@@ -274,12 +277,28 @@ static void check_matmul_shape(struct bench *b, enum weight_form form, int64_t r
     }
 }
 
+/** Infinite weights of one product must not show in the next, whose rows end within a vector. */
+static void check_matmul_forgets(struct bench *b)
+{
+    enum { ROWS = 20, COLS = 8, K = 1024 };
+    float *infinite = arena_array(&b->arena, float, COLS *K);
+    for (int i = 0; i < COLS * K; i++)
+        infinite[i] = INFINITY;
+    struct weight w = {
+        .form = WEIGHT_F32, .out_features = COLS, .in_features = K, .data = infinite};
+    float *out = floats(b, ROWS * COLS);
+    op_matmul(&b->one, tensor_2d(out, DTYPE_F32, ROWS, COLS),
+              tensor_2d(random_floats(b, ROWS * K), DTYPE_F32, ROWS, K), &w);
+    check_matmul_shape(b, WEIGHT_F32, ROWS, 13, COLS, false);
+}
+
 static void check_matmul(struct bench *b)
 {
     static const int64_t ks[] = {1, 7, 8, 9, 65, 512, 515, 1030};
     static const int64_t ns[] = {1, 3, 4, 5, 9, 34};
     static const int64_t rows[] = {1, 3, 4, 7, 20};
     static const enum weight_form forms[] = {WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16};
+    check_matmul_forgets(b);
     for (size_t f = 0; f < ARRAY_LEN(forms); f++) {
         for (size_t i = 0; i < ARRAY_LEN(ks); i++) {
             for (size_t j = 0; j < ARRAY_LEN(ns); j++) {
