@@ -344,21 +344,31 @@ static void preempt(struct scheduler *s, int32_t index)
     request_queue_push_front(&s->waiting, r);
 }
 
+static int32_t count_decodes(const struct scheduler *s, int32_t from)
+{
+    int32_t count = 0;
+    for (int32_t i = from; i < s->num_running; i++)
+        count += remaining_tokens(s->running[i]) == 1;
+    return count;
+}
+
 // Pass A: running requests, oldest first; they hold blocks already. True if one was preempted.
 static bool schedule_running(struct scheduler *s, struct scheduler_output *out, int32_t *budget)
 {
     bool preempted = false;
-    int32_t num_decodes = 0; // not yet in the step: each is sure of its token
-    for (int32_t i = 0; i < s->num_running; i++)
-        num_decodes += remaining_tokens(s->running[i]) == 1;
-
-    for (int32_t i = 0; i<s->num_running && * budget> 0; i++) {
+    int32_t num_decodes = -1; // at or behind i, each sure of its token; counted when it matters
+    for (int32_t i = 0; i < s->num_running; i++) {
+        if (*budget == 0)
+            break;
         struct request *r = s->running[i];
         int32_t num_new = remaining_tokens(r);
-        if (num_new == 1)
-            num_decodes--;
-        else
+        if (num_new == 1) {
+            num_decodes = max_i32(num_decodes - 1, -1);
+        } else {
+            if (num_decodes < 0)
+                num_decodes = count_decodes(s, i);
             num_new = min_i32(cap_chunk(s, num_new), *budget - num_decodes);
+        }
         if (num_new <= 0)
             continue;
 
@@ -373,7 +383,7 @@ static bool schedule_running(struct scheduler *s, struct scheduler_output *out, 
                 *budget += s->rows[victim->scheduled_slot].num_scheduled_tokens;
                 remove_row(s, out, victim);
             } else if (index > i && remaining_tokens(victim) == 1) {
-                num_decodes--;
+                num_decodes = max_i32(num_decodes - 1, -1);
             }
             preempt(s, index);
             preempted = true;
@@ -448,13 +458,26 @@ static bool must_be_overtaken(const struct scheduler *s, const struct partial_pr
             partial->num_long >= max_i32(s->config.max_long_partial_prefills, 1));
 }
 
+// A row that is certain to run: what it writes may be found from now on. Tokens computed for the
+// first time are progress, those below the highest are not.
+static void commit_row(struct scheduler *s, int32_t slot)
+{
+    struct request *r = s->row_requests[slot];
+    int32_t start = s->rows[slot].num_computed_tokens, end = r->num_computed_tokens;
+    kv_cache_manager_cache(&s->kv, &r->kv, end);
+    int32_t fresh = max_i32(start, min_i32(r->num_highest_computed, end));
+    s->stats.num_recomputed_tokens += fresh - start;
+    s->num_prompt_tokens_in_step += max_i32(min_i32(end, r->num_prompt_tokens) - fresh, 0);
+    r->num_highest_computed = max_i32(r->num_highest_computed, end);
+}
+
 // Pass B: waiting requests, each from the end of its cached prefix. One that does not fit holds
 // back all behind it.
 static void schedule_waiting(struct scheduler *s, struct scheduler_output *out, int32_t *budget,
                              int64_t now_ns)
 {
     struct partial_prefills partial = {0};
-    for (int32_t i = 0; i < s->num_running; i++) {
+    for (int32_t i = 0; i < s->num_running && s->config.max_num_partial_prefills > 1; i++) {
         if (remaining_tokens(s->running[i]) > 0)
             count_partial(s, &partial, s->running[i]);
     }
@@ -500,28 +523,13 @@ static void schedule_waiting(struct scheduler *s, struct scheduler_output *out, 
         request_queue_remove(&s->waiting, r);
         admit(s, out, r, num_found, reads_cache, now_ns);
         add_row(s, out, r, num_new, 0);
-        kv_cache_manager_cache(&s->kv, &r->kv, r->num_computed_tokens);
+        commit_row(s, r->scheduled_slot);
         if (is_partial)
             count_partial(s, &partial, r);
         *budget -= num_new;
     }
     while (num_overtaken > 0)
         request_queue_push_front(&s->waiting, s->overtaken[--num_overtaken]);
-}
-
-// Tokens computed for the first time are progress, those below the highest are not.
-static void count_computed(struct scheduler *s, const struct scheduler_output *out)
-{
-    s->num_prompt_tokens_in_step = 0;
-    for (int32_t i = 0; i < out->num_rows; i++) {
-        struct request *r = s->row_requests[i];
-        int32_t start = s->rows[i].num_computed_tokens, end = r->num_computed_tokens;
-        int32_t fresh = max_i32(start, min_i32(r->num_highest_computed, end));
-        s->stats.num_recomputed_tokens += fresh - start;
-        s->num_prompt_tokens_in_step += max_i32(min_i32(end, r->num_prompt_tokens) - fresh, 0);
-        r->num_highest_computed = max_i32(r->num_highest_computed, end);
-    }
-    s->stats.num_computed_prompt_tokens += s->num_prompt_tokens_in_step;
 }
 
 bool scheduler_schedule(struct scheduler *s, int64_t now_ns, struct scheduler_output *out)
@@ -531,15 +539,15 @@ bool scheduler_schedule(struct scheduler *s, int64_t now_ns, struct scheduler_ou
     int32_t budget = s->config.max_num_batched_tokens;
     bool preempted = schedule_running(s, out, &budget);
     // Only now: a request that was preempted above after it had got its tokens never writes them.
+    s->num_prompt_tokens_in_step = 0;
     for (int32_t i = 0; i < out->num_rows; i++)
-        kv_cache_manager_cache(&s->kv, &s->row_requests[i]->kv,
-                               s->row_requests[i]->num_computed_tokens);
+        commit_row(s, i);
     if (!preempted)
         schedule_waiting(s, out, &budget, now_ns);
     if (out->num_rows == 0)
         return false; // rows given back go with the next step
 
-    count_computed(s, out);
+    s->stats.num_computed_prompt_tokens += s->num_prompt_tokens_in_step;
     memcpy(s->finished_rows, s->given_back_rows,
            (size_t)s->num_given_back_rows * sizeof(*s->finished_rows));
     out->finished_rows = s->finished_rows;

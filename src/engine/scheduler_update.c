@@ -85,12 +85,23 @@ static int32_t append_token(struct scheduler *s, struct request *r, int32_t toke
     return 1;
 }
 
+static void drop_finished_from_running(struct scheduler *s)
+{
+    int32_t num_kept = 0;
+    for (int32_t i = 0; i < s->num_running; i++) {
+        if (s->running[i]->state == REQUEST_RUNNING)
+            s->running[num_kept++] = s->running[i];
+    }
+    s->num_running = num_kept;
+}
+
 static void update_rows(struct scheduler *s, int64_t now_ns, const struct scheduler_output *step,
                         const struct model_runner_output *result, struct segments *segments,
                         struct engine_core_outputs outputs[MAX_API_SERVERS])
 {
     // A result for other rows would give one user another's tokens.
     CHECK(result->num_rows == step->num_rows);
+    bool any_finished = false;
     for (int32_t i = 0; i < step->num_rows; i++) {
         struct request *r = s->row_requests[i];
         const struct row_output *got = &result->rows[i];
@@ -109,15 +120,13 @@ static void update_rows(struct scheduler *s, int64_t now_ns, const struct schedu
         }
         if (has_news)
             report(segments, r, got, num_new, outputs);
-        if (r->state == REQUEST_FINISHED)
+        if (r->state == REQUEST_FINISHED) {
             scheduler_forget(s, r); // its fields stay readable until the next add
+            any_finished = true;
+        }
     }
-    int32_t num_kept = 0;
-    for (int32_t i = 0; i < s->num_running; i++) {
-        if (s->running[i]->state == REQUEST_RUNNING)
-            s->running[num_kept++] = s->running[i];
-    }
-    s->num_running = num_kept;
+    if (any_finished)
+        drop_finished_from_running(s);
     s->in_flight = false;
 }
 

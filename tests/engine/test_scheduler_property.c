@@ -285,6 +285,17 @@ static void check_step(const struct world *w, const struct scheduler_output *ste
         if (r && r->state == REQUEST_RUNNING)
             assert_true(r->scheduled_slot >= 0); // a decode advances in every step
     }
+    int32_t num_partial = 0, num_long = 0;
+    for (int32_t i = 0; i < s->num_running; i++) {
+        const struct request *r = s->running[i];
+        num_partial += r->num_computed_tokens < r->num_tokens;
+        num_long += r->num_computed_tokens < r->num_tokens &&
+                    r->num_tokens > s->long_prefill_token_threshold;
+    }
+    if (w->config.max_num_partial_prefills > 1 && w->config.enable_chunked_prefill) {
+        assert_true(num_partial <= w->config.max_num_partial_prefills);
+        assert_true(num_long <= w->config.max_long_partial_prefills);
+    }
     for (int32_t i = 0; i < step->num_rows; i++) {
         if (w->config.enable_chunked_prefill && s->long_prefill_token_threshold > 0)
             assert_true(step->rows[i].num_scheduled_tokens <= s->long_prefill_token_threshold);
