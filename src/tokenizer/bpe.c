@@ -281,9 +281,9 @@ void bpe_encode(const struct bpe *bpe, struct str word, struct arena *scratch,
     size_t start = ids->len;
     append_characters(bpe, word, ids);
     size_t num_ids = ids->len - start;
-    int32_t *items = ids->items + start;
     if (num_ids < 2)
         return;
+    int32_t *items = ids->items + start;
     if (num_ids <= MAX_SHORT_WORD) {
         ids->len = start + merge_short(bpe, items, num_ids);
         return;

@@ -92,6 +92,8 @@ struct detokenizer *detokenizer_create(const struct tokenizer *tokenizer, const 
     struct detokenizer *detokenizer = xcalloc(1, sizeof(*detokenizer));
     detokenizer->tokenizer = tokenizer;
     detokenizer->skip_special_tokens = skip_special_tokens;
+    detokenizer->capacity = 2 * NUM_PROMPT_IDS;
+    detokenizer->ids = xcalloc((size_t)detokenizer->capacity, sizeof(*detokenizer->ids));
     prime(detokenizer, prompt_ids, num_prompt_ids);
     return detokenizer;
 }

@@ -10,7 +10,8 @@
 
 enum {
     MAX_REGEX_BYTES = 64 * 1024,
-    MATCH_LIMIT = 10 * 1000 * 1000, // steps of one match
+    MATCH_LIMIT = 1000 * 1000, // steps of one match, and so many more a byte of the text:
+    MATCH_LIMIT_PER_BYTE = 16,
     HEAP_LIMIT_KIB = 64 * 1024,
     MAX_FAILURES = 8,
     MAX_SKIPPED_BYTES = 4096,
@@ -20,7 +21,6 @@ struct pattern {
     char *literal; // used when `code` is NULL
     size_t literal_len;
     pcre2_code *code;
-    pcre2_match_context *match_context;
     bool has_jit;
 };
 
@@ -161,10 +161,6 @@ static enum status compile(struct pattern *pattern, struct str regex, struct err
                          STR_ARG(str_slice(regex, offset < 20 ? 0 : offset - 20, offset + 20)));
     }
     pattern->has_jit = pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE) == 0;
-    pattern->match_context = pcre2_match_context_create(NULL);
-    CHECK(pattern->match_context != NULL);
-    pcre2_set_match_limit(pattern->match_context, MATCH_LIMIT);
-    pcre2_set_heap_limit(pattern->match_context, HEAP_LIMIT_KIB);
     return STATUS_OK;
 }
 
@@ -204,7 +200,6 @@ void pattern_destroy(struct pattern *pattern)
 {
     if (!pattern)
         return;
-    pcre2_match_context_free(pattern->match_context);
     pcre2_code_free(pattern->code);
     free(pattern->literal);
     free(pattern);
@@ -220,13 +215,16 @@ void pattern_search_init(struct pattern_search *search, const struct pattern *pa
     *search = (struct pattern_search){.pattern = pattern};
     if (pattern->code) {
         search->match_data = pcre2_match_data_create(1, NULL);
-        CHECK(search->match_data != NULL);
+        search->match_context = pcre2_match_context_create(NULL);
+        CHECK(search->match_data != NULL && search->match_context != NULL);
+        pcre2_set_heap_limit(search->match_context, HEAP_LIMIT_KIB);
     }
 }
 
 void pattern_search_deinit(struct pattern_search *search)
 {
     pcre2_match_data_free(search->match_data);
+    pcre2_match_context_free(search->match_context);
     buf_deinit(&search->stand_ins);
     *search = (struct pattern_search){0};
 }
@@ -250,6 +248,11 @@ void pattern_search_start(struct pattern_search *search, struct str text)
     size_t young = 0;
     if (search->pattern->code && unicode_find_young(text, &young))
         text = exchange_young(&search->stand_ins, text, young);
+    if (search->pattern->code) {
+        size_t limit = MATCH_LIMIT + text.len * MATCH_LIMIT_PER_BYTE;
+        pcre2_set_match_limit(search->match_context,
+                              limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
+    }
     search->text = text;
     search->position = 0;
     search->last_end = SIZE_MAX;
@@ -264,11 +267,11 @@ static int match_once(struct pattern_search *search, size_t *start, size_t *end)
     int found = PCRE2_ERROR_JIT_STACKLIMIT;
     if (pattern->has_jit)
         found = pcre2_jit_match(pattern->code, text, search->text.len, search->position,
-                                PCRE2_NO_UTF_CHECK, search->match_data, pattern->match_context);
+                                PCRE2_NO_UTF_CHECK, search->match_data, search->match_context);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) // the interpreter keeps its stack in the heap
         found = pcre2_match(pattern->code, text, search->text.len, search->position,
                             PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, search->match_data,
-                            pattern->match_context);
+                            search->match_context);
     if (found == PCRE2_ERROR_NOMATCH)
         return 0;
     if (found < 0)

@@ -29,7 +29,7 @@ size_t pattern_literal_len(const struct pattern *pattern);
 /** One search at a time, over one text after the other. */
 struct pattern_search {
     const struct pattern *pattern;
-    void *match_data;
+    void *match_data, *match_context; // PCRE2's
     struct str text;
     struct buf stand_ins; // the text with older characters for those that PCRE2 does not know
     size_t position;

@@ -93,7 +93,7 @@ enum status vocabulary_add_spelling(struct vocabulary *vocabulary, struct str to
     size_t end = vocabulary->strings_len + token.len;
     if (end > UINT32_MAX)
         return error_set(err, STATUS_TOO_LARGE, "the vocabulary's spellings exceed 4 GiB");
-    if (end > vocabulary->strings_capacity)
+    if (end >= vocabulary->strings_capacity) // so that there is a block, even for an empty one
         reserve_strings(vocabulary, end + end / 2 + 64);
     if (id >= vocabulary->tokens_capacity)
         reserve_ids(vocabulary, min_i32((int32_t)id + (int32_t)id / 2 + 64, VOCABULARY_MAX_SIZE));
