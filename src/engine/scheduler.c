@@ -171,6 +171,15 @@ enum status scheduler_add(struct scheduler *s, const struct engine_core_request 
 {
     TRY(check_numbers(s, m, err));
     int32_t num_tokens = m->num_prompt_tokens + m->num_output_tokens;
+    bool is_resumed = m->num_output_tokens > 0;
+    bool is_too_long = num_tokens > s->config.max_model_len;
+    bool is_valid = request_is_in_vocabulary(m, s->config.vocab_size);
+    struct engine_core_request shortened = *m;
+    if (is_too_long) { // it will be refused: nothing of its size is kept
+        shortened.num_prompt_tokens = num_tokens = 1;
+        shortened.num_output_tokens = 0;
+        m = &shortened;
+    }
     int64_t limit =
         min_i64((int64_t)m->num_prompt_tokens + m->sampling.max_tokens, s->config.max_model_len);
     int32_t max_tokens = (int32_t)max_i64(limit, num_tokens);
@@ -188,11 +197,13 @@ enum status scheduler_add(struct scheduler *s, const struct engine_core_request 
     }
 
     enum finish_reason reason = FINISH_REASON_NONE;
-    if (!request_is_in_vocabulary(m, s->config.vocab_size))
+    if (!is_valid)
         reason = FINISH_REASON_ERROR;
-    else if (m->num_output_tokens > 0)
+    else if (is_too_long)
+        reason = is_resumed ? FINISH_REASON_LENGTH : FINISH_REASON_ERROR;
+    else if (is_resumed)
         reason = request_check_stop(r, s->config.max_model_len); // it may have ended elsewhere
-    else if (num_tokens >= s->config.max_model_len || !can_ever_run(s, (int64_t)num_tokens + 1))
+    else if (num_tokens == s->config.max_model_len || !can_ever_run(s, (int64_t)num_tokens + 1))
         reason = FINISH_REASON_ERROR;
     if (reason != FINISH_REASON_NONE)
         finish_outside_step(s, r, reason);

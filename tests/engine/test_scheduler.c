@@ -598,6 +598,8 @@ static void what_can_never_run_is_refused_at_once_and_blocks_nobody(void **state
     add(&w, 1, 128, 0, 4); // no room for one output in max_model_len
     add(&w, 2, 40, 1, 4);  // fills all blocks, none is left for the next token
     add(&w, 3, 39, 2, 1);
+    add(&w, 5, 400, 3, 4); // nothing of this size is kept either
+    assert_true(request_table_find(&w.scheduler.requests, 5)->memory_bytes < 400 * sizeof(int32_t));
     int32_t tokens[FAKE_MAX_LEN];
     struct engine_core_request message = request(4, 5, 0, tokens);
     tokens[3] = FAKE_VOCAB_SIZE;
@@ -606,6 +608,7 @@ static void what_can_never_run_is_refused_at_once_and_blocks_nobody(void **state
     assert_int_equal(output_of(&w, 1)->finish_reason, FINISH_REASON_ERROR);
     assert_int_equal(output_of(&w, 2)->finish_reason, FINISH_REASON_ERROR);
     assert_int_equal(output_of(&w, 4)->finish_reason, FINISH_REASON_ERROR);
+    assert_int_equal(output_of(&w, 5)->finish_reason, FINISH_REASON_ERROR);
     assert_true(is_running(&w, 3));
     assert_int_equal(run_to_end(&w, 3), FINISH_REASON_LENGTH);
     assert_false(scheduler_has_work(&w.scheduler));
