@@ -149,6 +149,21 @@ static enum status put_text(struct jinja_runtime *rt, const struct spec *spec, s
     return put_padded(rt, spec, STR(""), text, default_align);
 }
 
+static enum status put_character(struct jinja_runtime *rt, struct spec *spec,
+                                 struct jinja_value value)
+{
+    spec->precision = -1;
+    if (value.kind == JINJA_STRING && jinja_char_count(value.str) == 1)
+        return put_text(rt, spec, value.str, '>');
+    if (value.kind == JINJA_INT && value.integer >= 0 && value.integer < 0x110000 &&
+        !(value.integer >= 0xD800 && value.integer < 0xE000)) {
+        char bytes[4];
+        size_t len = utf8_encode((uint32_t)value.integer, bytes);
+        return put_text(rt, spec, (struct str){bytes, len}, '<');
+    }
+    return fail_type(rt, 'c', value);
+}
+
 // --- format % values ---
 
 struct percent_args {
@@ -276,16 +291,7 @@ static enum status put_percent(struct jinja_runtime *rt, struct spec *spec,
             return fail_type(rt, type, value);
         return put_real(rt, spec, jinja_as_double(value));
     case 'c':
-        spec->precision = -1;
-        if (value.kind == JINJA_STRING && jinja_char_count(value.str) == 1)
-            return put_text(rt, spec, value.str, '>');
-        if (value.kind == JINJA_INT && value.integer >= 0 && value.integer < 0x110000 &&
-            !(value.integer >= 0xD800 && value.integer < 0xE000)) {
-            char bytes[4];
-            size_t len = utf8_encode((uint32_t)value.integer, bytes);
-            return put_text(rt, spec, (struct str){bytes, len}, '>');
-        }
-        return fail_type(rt, type, value);
+        return put_character(rt, spec, value);
     default:
         return jinja_fail(rt, STATUS_INVALID, "unsupported format character 0x%02x",
                           (unsigned)(unsigned char)type);
@@ -350,6 +356,7 @@ enum status jinja_format_percent(struct jinja_runtime *rt, struct str format,
 struct brace_args {
     const struct jinja_args *args;
     size_t next;
+    bool is_automatic, is_manual; // {} and {0} do not mix
 };
 
 static enum status brace_argument(struct jinja_runtime *rt, struct brace_args *args,
@@ -358,6 +365,12 @@ static enum status brace_argument(struct jinja_runtime *rt, struct brace_args *a
     jinja_int_t index;
     bool numbered = jinja_parse_int(name, 10, &index) && name.ptr[0] >= '0';
     if (name.len == 0 || numbered) {
+        args->is_automatic = args->is_automatic || name.len == 0;
+        args->is_manual = args->is_manual || name.len > 0;
+        if (args->is_automatic && args->is_manual)
+            return jinja_fail(rt, STATUS_INVALID,
+                              "cannot switch between manual field specification and automatic "
+                              "field numbering");
         if (name.len == 0)
             index = (jinja_int_t)args->next++;
         if (index < 0 || (size_t)index >= args->args->num)
@@ -404,7 +417,6 @@ static enum status resolve_field(struct jinja_runtime *rt, struct brace_args *ar
                 at++;
             TRY(jinja_get_attribute(rt, *out, str_slice(field, from, at), out));
         }
-        TRY(jinja_need_defined(rt, *out));
     }
     return STATUS_OK;
 }
@@ -469,8 +481,8 @@ static enum status put_brace(struct jinja_runtime *rt, struct jinja_value value,
     bool real_type = spec.type && strchr("eEfFgG%", spec.type);
     if (value.kind == JINJA_STRING && (!spec.type || spec.type == 's') && spec.align != '=')
         return put_text(rt, &spec, value.str, '<');
-    if (value.kind == JINJA_BOOL && !spec.type)
-        return put_text(rt, &spec, value.boolean ? STR("True") : STR("False"), '<');
+    if (value.kind == JINJA_INT && spec.type == 'c')
+        return put_character(rt, &spec, value);
     bool is_integer = value.kind == JINJA_INT || value.kind == JINJA_BOOL;
     if (is_integer && spec.precision < 0 && (!spec.type || strchr("dxXob", spec.type)))
         return put_integer(rt, &spec, jinja_as_int(value));

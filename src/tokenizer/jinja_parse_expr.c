@@ -324,6 +324,11 @@ static enum status parse_argument(struct jinja_parser *p, struct jinja_call_args
     if (at_keyword_argument(p)) {
         struct jinja_expr *name = new_expr(p, JINJA_EXPR_NAME, line);
         name->name = p->token->text;
+        for (size_t i = 0; i < names->len; i++)
+            if (str_eq(names->items[i]->name, name->name))
+                return jinja_parser_fail(p, STATUS_INVALID, line,
+                                         "keyword argument repeated: " STR_FORMAT,
+                                         STR_ARG(str_slice(name->name, 0, 100)));
         p->token += 2;
         TRY(jinja_parse_expr(p, true, &value));
         jinja_exprs_add(p, names, name);

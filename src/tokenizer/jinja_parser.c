@@ -238,6 +238,9 @@ static enum status parse_one_target(struct jinja_parser *p, bool with_namespace,
     if (is_reserved(target->name))
         return jinja_parser_fail(p, STATUS_INVALID, target->line,
                                  "can't assign to '" STR_FORMAT "'", STR_ARG(target->name));
+    if (p->num_loops > 0 && str_eq_c(target->name, "loop"))
+        return jinja_parser_fail(p, STATUS_INVALID, target->line,
+                                 "Can't assign to special loop variable in for-loop target");
     if (with_namespace && jinja_parser_skip(p, "."))
         TRY(jinja_parser_expect_name(p, &target->attribute));
     *out = target;
@@ -260,7 +263,7 @@ static enum status parse_targets(struct jinja_parser *p, bool with_namespace, co
     tuple->items[tuple->num_items++] = *out;
     while (jinja_parser_skip(p, ",")) {
         bool ends = (end_name && jinja_parser_at_name(p, end_name)) || jinja_parser_at(p, ")") ||
-                    jinja_parser_at(p, "=") || p->token->kind == JINJA_TOKEN_BLOCK_END;
+                    p->token->kind == JINJA_TOKEN_BLOCK_END;
         if (ends)
             break;
         if (tuple->num_items == capacity) {
@@ -307,7 +310,9 @@ static enum status parse_for(struct jinja_parser *p, struct jinja_stmt *stmt)
 {
     stmt->kind = JINJA_STMT_FOR;
     list_stmt(p, stmt);
+    p->num_loops++;
     TRY(parse_targets(p, false, "in", &stmt->target));
+    p->num_loops--;
     if (!jinja_parser_skip_name(p, "in"))
         return fail_expected(p, "in");
     TRY(jinja_parse_tuple(p, false, "recursive", &stmt->value));
@@ -402,6 +407,11 @@ static enum status parse_signature(struct jinja_parser *p, struct jinja_macro *m
         if (p->token->kind != JINJA_TOKEN_NAME)
             return fail_expected(p, "name");
         TRY(parse_one_target(p, false, &param));
+        for (size_t k = 0; k < i; k++)
+            if (str_eq(macro->params[k], param->name))
+                return jinja_parser_fail(p, STATUS_INVALID, param->line,
+                                         "duplicate argument '" STR_FORMAT "' of a macro",
+                                         STR_ARG(param->name));
         macro->params[i] = param->name;
         if (jinja_parser_skip(p, "="))
             TRY(jinja_parse_expr(p, true, &macro->defaults[i]));
@@ -475,8 +485,17 @@ static enum status parse_loop_control(struct jinja_parser *p, struct jinja_stmt 
 
 static enum status parse_print(struct jinja_parser *p, struct jinja_stmt *stmt)
 {
+    struct jinja_expr *all = arena_calloc(&p->out->arena, 1, sizeof(*all));
     stmt->kind = JINJA_STMT_OUTPUT;
-    TRY(jinja_parse_tuple(p, true, NULL, &stmt->value));
+    stmt->value = all;
+    *all = (struct jinja_expr){.kind = JINJA_EXPR_CONCAT, .line = stmt->line, .height = 1};
+    while (p->token->kind != JINJA_TOKEN_BLOCK_END) {
+        struct jinja_expr *item;
+        if (all->items.len > 0)
+            TRY(jinja_parser_expect(p, ","));
+        TRY(jinja_parse_expr(p, true, &item));
+        jinja_exprs_add(p, &all->items, item);
+    }
     return expect_end(p, JINJA_TOKEN_BLOCK_END);
 }
 

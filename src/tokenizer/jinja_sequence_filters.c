@@ -26,6 +26,7 @@ struct getter {
     struct jinja_value attribute; // ABSENT: the item itself
     struct jinja_value otherwise; // in place of undefined; ABSENT: none
     bool ignore_case;
+    bool is_multi; // several attributes with commas between them: the key is a list
 };
 
 static enum status get_path(struct jinja_runtime *rt, const struct getter *getter, struct str path,
@@ -69,19 +70,22 @@ static enum status get(struct jinja_runtime *rt, const struct getter *getter,
     return fold_case(rt, getter->ignore_case, out);
 }
 
-/** As get(), of several attributes with commas between them: a list. */
+/** As get(); with several attributes a list of their values. */
 static enum status get_multi(struct jinja_runtime *rt, const struct getter *getter,
                              struct jinja_value item, struct jinja_value *out)
 {
-    struct str rest = getter->attribute.str;
-    bool is_multi = getter->attribute.kind == JINJA_STRING && rest.len > 0 &&
-                    memchr(rest.ptr, ',', rest.len) != NULL;
-    if (!is_multi)
+    struct str rest = getter->attribute.str; // if it is a string
+    if (!getter->is_multi)
         return get(rt, getter, item, out);
     size_t capacity = 0;
     struct jinja_value list;
     TRY(jinja_list_create(rt, 0, JINJA_SEQUENCE_LIST, &list));
-    while (rest.len > 0) {
+    if (getter->attribute.kind != JINJA_STRING) {
+        struct jinja_value value;
+        TRY(get(rt, getter, item, &value));
+        TRY(jinja_list_append(rt, list.list, &capacity, value));
+    }
+    while (getter->attribute.kind == JINJA_STRING && rest.len > 0) {
         struct jinja_value value;
         struct getter part = *getter;
         part.attribute = jinja_string(str_split(&rest, ','));
@@ -141,7 +145,8 @@ JINJA_FILTER(filter_sort)
     struct jinja_value source;
     struct keyed *sorted;
     TRY(jinja_iterate(rt, self, &source));
-    struct getter getter = {.attribute = arg[2], .ignore_case = !jinja_is_true(arg[1])};
+    struct getter getter = {
+        .attribute = arg[2], .ignore_case = !jinja_is_true(arg[1]), .is_multi = true};
     TRY(sort_by(rt, source.list, &getter, jinja_is_true(arg[0]), &sorted));
     TRY(jinja_list_create(rt, source.list->len, JINJA_SEQUENCE_LIST, out));
     for (size_t i = 0; i < source.list->len; i++)

@@ -421,8 +421,7 @@ static enum status split_space(struct jinja_runtime *rt, struct str text, int64_
             return STATUS_OK;
         size_t at = from_end ? text.len : 0, len = 0;
         if (max_split == 0) {
-            text = jinja_strip(text, NULL, from_end, !from_end);
-            at = from_end ? 0 : text.len;
+            at = from_end ? 0 : text.len; // the rest, white space at its other end included
         } else if (from_end) {
             while (at > 0) {
                 size_t before = at - 1;
