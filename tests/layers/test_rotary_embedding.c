@@ -186,6 +186,37 @@ static void the_table_rotates_as_published(void **state)
     device_deinit(&dev);
 }
 
+static void long_tables_hold_the_cosines_of_their_angles(void **state)
+{
+    (void)state;
+    enum { POSITIONS = 70001, DIM = 32 };
+    struct device dev;
+    struct error err = {0};
+    assert_int_equal(cpu_device_init(&dev, CPU_ISA_AUTO, 2, &err), STATUS_OK);
+    struct weight_store store;
+    const struct weight_store_options options = {.mode = WEIGHTS_LOAD, .is_dummy = true};
+    assert_int_equal(weight_store_open(&store, &dev, &options, &err), STATUS_OK);
+    const struct weights w = {.store = &store};
+    struct rope_config rope = plain(1e4);
+    rope.type = ROPE_YARN;
+    rope.factor = 4;
+    rope.original_max_position_embeddings = 16384;
+    const struct rotary_embedding_options rotary_options = {&rope, DIM, 16384, POSITIONS};
+    double inv[DIM / 2], magnitude;
+    assert_int_equal(rotary_frequencies(inv, &magnitude, &rotary_options, &err), STATUS_OK);
+    struct rotary_embedding rotary;
+    assert_int_equal(rotary_embedding_init(&rotary, &w, &rotary_options, &err), STATUS_OK);
+    for (int32_t position = 0; position < POSITIONS; position += 7) {
+        const float *row = rotary.cos_sin + (int64_t)position * DIM;
+        for (int i = 0; i < DIM / 2; i++) {
+            assert_true(fabs(row[i] - magnitude * cos(position * inv[i])) < 2e-7);
+            assert_true(fabs(row[DIM / 2 + i] - magnitude * sin(position * inv[i])) < 2e-7);
+        }
+    }
+    weight_store_close(&store);
+    device_deinit(&dev);
+}
+
 static void configurations_without_sense_are_refused(void **state)
 {
     (void)state;
@@ -219,6 +250,7 @@ int main(void)
         cmocka_unit_test(yarn_interpolates_by_wave_length_and_scales_magnitude),
         cmocka_unit_test(linear_dynamic_and_longrope_follow_their_formulas),
         cmocka_unit_test(the_table_rotates_as_published),
+        cmocka_unit_test(long_tables_hold_the_cosines_of_their_angles),
         cmocka_unit_test(configurations_without_sense_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
