@@ -329,8 +329,8 @@ static void run_slice(struct model_runner *runner, const struct scheduler_output
     op_gather_rows(fwd->dev, gathered, hidden, runner->gather);
     runner->model.class->compute_logits(&runner->model, fwd, logits, gathered);
 
-    int num_threads = (int)min_i32(runner->dev.num_threads, count);
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (num_threads > 1)
+    // Always the whole team: OpenMP ends threads that a smaller one leaves idle.
+#pragma omp parallel for schedule(static) num_threads(runner->dev.num_threads) if (count > 1)
     for (int32_t i = 0; i < count; i++)
         use_logits(runner, step, &runner->logits_rows[first + i],
                    (float *)logits.data + i * vocab_size,
