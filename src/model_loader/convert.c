@@ -65,20 +65,34 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
+/** Elements [begin, end) of 2 or 4 bytes: each mixed counter picks eight of the 256 levels. */
+static void fill_from_levels(char *dst, const char *levels, size_t size, uint64_t key, size_t begin,
+                             size_t end)
+{
+    for (size_t i = begin; i < end; i += 8) {
+        uint64_t bits = mix(key + i);
+        for (size_t j = i; j < i + 8 && j < end; j++, bits >>= 8)
+            memcpy(dst + j * size, levels + (bits & 0xFF) * size, size);
+    }
+}
+
 void dummy_values(void *dst, enum dtype dtype, size_t count, struct str name)
 {
     bool is_norm = str_ends_with(name, STR("norm.weight"));
+    char levels[256 * sizeof(float)];
+    for (int i = 0; i < 256; i++) {
+        float value = ((float)i - 127.5f) / (128 * 32);
+        (void)store_value(levels, dtype, (size_t)i, is_norm ? 1.0f : value);
+    }
     uint64_t key = str_hash(name);
     int64_t num_blocks = (int64_t)((count + BLOCK - 1) / BLOCK);
 #pragma omp parallel for if (num_blocks > 1)
     for (int64_t block = 0; block < num_blocks; block++) {
         size_t begin = (size_t)block * BLOCK;
         size_t end = begin + BLOCK < count ? begin + BLOCK : count;
-        for (size_t i = begin; i < end; i++) {
-            // Four values of 16 bits from each mixed counter.
-            int16_t bits = (int16_t)(mix(key + i / 4) >> (i % 4 * 16));
-            float value = is_norm ? 1.0f : (float)bits * 0x1p-20f;
-            (void)store_value(dst, dtype, i, value);
-        }
+        if (dtype == DTYPE_F32)
+            fill_from_levels(dst, levels, 4, key, begin, end);
+        else
+            fill_from_levels(dst, levels, 2, key, begin, end);
     }
 }

@@ -15,7 +15,7 @@ NODISCARD bool convert_values(void *dst, enum dtype dst_dtype, const void *src,
 
 /**
  * Made-up values of the parameter called `name`: the same for the same name, whatever the number of
- * threads. Norm weights are 1, all others uniform in [-1/32, 1/32), so that activations stay in a
- * natural range.
+ * threads. Norm weights are 1, all others one of 256 values spread evenly over [-1/32, 1/32], so
+ * that activations stay in a natural range.
  */
 void dummy_values(void *dst, enum dtype dtype, size_t count, struct str name);
