@@ -122,15 +122,12 @@ static bool find_token(struct added_token_scan *scan)
         scan->position = end;
         if (token->single_word && !is_single_word(text, start, end))
             continue;
-        // White space that the token before has taken is not taken again.
-        if (start < scan->done)
-            start = scan->done;
         if (token->lstrip)
             start = strip_left(text, start, scan->done);
         if (token->rstrip)
             end = strip_right(text, end);
-        if (end < start)
-            end = start;
+        if (start >= end) // nothing but white space that the token before has taken
+            continue;
         scan->token = (struct added_token_part){token, start, end};
         return true;
     }
@@ -150,7 +147,8 @@ bool added_token_scan_next(struct added_token_scan *scan, struct added_token_par
     if (!scan->has_token)
         return false;
     *part = scan->token;
-    scan->done = scan->token.end;
+    if (scan->token.end > scan->done)
+        scan->done = scan->token.end;
     scan->has_token = false;
     return true;
 }

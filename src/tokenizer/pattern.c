@@ -29,6 +29,11 @@ struct pattern {
     "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}" \
     "\\x{205f}\\x{3000}"
 
+// What \w means to Oniguruma: PCRE2 lacks the marks and knows no connector but '_'.
+#define WORD                                                                       \
+    "\\p{L}\\p{M}\\p{N}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-" \
+    "\\x{1f169}\\x{1f170}-\\x{1f189}"
+
 static bool is_hex4(struct str text)
 {
     if (text.len < 4)
@@ -44,9 +49,11 @@ static size_t translate_escape(struct buf *out, struct str rest, bool in_class)
 {
     char c = rest.len > 1 ? rest.ptr[1] : '\0';
     const char *set = NULL;
-    bool negated = c == 'S' || c == 'H';
+    bool negated = c == 'S' || c == 'H' || c == 'W';
     if (c == 's' || c == 'S')
         set = WHITE_SPACE;
+    else if (c == 'w' || c == 'W')
+        set = WORD;
     else if (c == 'h' || c == 'H')
         set = "0-9A-Fa-f"; // to PCRE2 it would be horizontal space
     if (set && !(in_class && negated)) {
@@ -83,7 +90,7 @@ static enum status translate_class(struct buf *out, struct str regex, size_t *i,
             return STATUS_OK;
         }
         if (c == '\\') {
-            if (str_starts_with(rest, STR("\\H")) || str_starts_with(rest, STR("\\S")))
+            if (rest.len > 1 && strchr("HSW", rest.ptr[1]) && rest.ptr[1] != '\0')
                 return error_set(err, STATUS_UNSUPPORTED,
                                  "regular expression with '%.2s' within [...] at byte %zu",
                                  rest.ptr, at);

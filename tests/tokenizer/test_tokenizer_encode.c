@@ -87,6 +87,11 @@ static void text_is_split_as_the_file_says(void **state)
          "c"},
         {SPLIT("{'Regex':'[\\\\s]+|\\\\S'}", "Isolated"), "a  b", "a|  |b"},
         {SPLIT("{'Regex':'\\\\h+'}", "Isolated"), "xyfA0z", "xy|fA0|z"},
+        {SPLIT("{'Regex':'\\\\w+'}", "Isolated"),
+         "e\xCC\x81\xEF\xB9\x8F"
+         "1+",
+         "e\xCC\x81\xEF\xB9\x8F"
+         "1|+"},
         {SPLIT("{'Regex':'(?m:a.b)'}", "Isolated"), "xa\nb", "x|a\nb"},
         {SPLIT("{'Regex':'\\\\u0041'}", "Isolated"), "xAy", "x|A|y"},
         {SPLIT("{'Regex':'^b'}", "Isolated"), "ab\nbc", "ab\n|b|c"},
@@ -189,6 +194,8 @@ static void added_tokens_are_found_before_anything_else(void **state)
         {TOKEN("90", "<s>", ",'lstrip':true"), "", "a  <s> b", "a|<s>| |b"},
         {TOKEN("90", "<s>", ",'rstrip':true"), "", "a <s> \n b", "a| |<s>|b"},
         {TOKEN("90", "<s>", ",'rstrip':true,'lstrip':true"), "", " <s> <s> ", "<s>|<s>"},
+        {TOKEN("90", " ", ",'rstrip':true,'lstrip':true"), "", "a   b", "a| |b"},
+        {TOKEN("90", " ", ",'rstrip':true"), "", "a  b", "a| | |b"}, // as the reference does
         {TOKEN("90", "ab", ",'single_word':true"), "", "ab abc cab ab", "ab| |a|b|c| |c|a|b| |ab"},
         {TOKEN("90", "A", ",'normalized':false"), "'normalizer':{'type':'Lowercase'}", "Aa", "A|a"},
         {TOKEN("90", "AB", ",'normalized':true"), "'normalizer':{'type':'Lowercase'}", "abABc",
