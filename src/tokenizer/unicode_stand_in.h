@@ -8,7 +8,7 @@
 
 /**
  * An older character of the same general category and the same length in UTF-8, for one that came
- * with Unicode 15 to 17; any other character itself. Text in which they are exchanged can be
+ * with Unicode 15 or 16; any other character itself. Text in which they are exchanged can be
  * matched by libraries that know Unicode 14 only, and all offsets stay.
  */
 uint32_t unicode_stand_in(uint32_t code_point);
