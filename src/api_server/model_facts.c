@@ -4,10 +4,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "api_server/tokenizer_files.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/memory.h"
+#include "tokenizer/tokenizer_config.h"
 
 static bool is_file(const char *path)
 {
@@ -28,7 +28,7 @@ static enum status compile_file(struct model_facts *facts, const char *path, str
 
 /** --chat-template (a path, or the text itself) wins over the model's own. */
 static enum status load_template(struct model_facts *facts, const struct serve_options *o,
-                                 const struct tokenizer_files *files, struct error *err)
+                                 const struct tokenizer_config *config, struct error *err)
 {
     const char *given = o->chat_template;
     if (given && is_file(given))
@@ -38,7 +38,7 @@ static enum status load_template(struct model_facts *facts, const struct serve_o
                                "--chat-template %s: no such file, and it does not look like a "
                                "template",
                                given);
-    struct str source = given ? str_from(given) : files->chat_template;
+    struct str source = given ? str_from(given) : config->chat_template;
     if (source.len == 0)
         return STATUS_OK;
     enum status status = chat_template_compile(&facts->chat_template, source, err);
@@ -95,17 +95,18 @@ static enum status load(struct model_facts *facts, const struct serve_options *o
     char path[4096];
     snprintf(path, sizeof(path), "%s/tokenizer.json", dir);
     TRY(tokenizer_load(&facts->tokenizer, is_file(dir) ? dir : path, err));
-    struct tokenizer_files files;
-    enum status status = tokenizer_files_load(&files, dir, err);
+    struct tokenizer_config config;
+    enum status status = tokenizer_config_load(&config, dir, err);
     if (status == STATUS_OK)
-        status = load_template(facts, o, &files, err);
+        status = load_template(facts, o, &config, err);
     if (status == STATUS_OK) {
-        facts->special_tokens = json_incref(files.special_tokens);
-        int32_t eos =
-            files.eos_token.len > 0 ? tokenizer_token_to_id(facts->tokenizer, files.eos_token) : -1;
+        facts->special_tokens = json_incref(config.special_tokens);
+        int32_t eos = config.eos_token.len > 0
+                          ? tokenizer_token_to_id(facts->tokenizer, config.eos_token)
+                          : -1;
         set_eos_ids(facts, eos);
     }
-    tokenizer_files_deinit(&files);
+    tokenizer_config_deinit(&config);
     TRY(status);
     return parse_default_kwargs(facts, o, err);
 }
