@@ -166,7 +166,7 @@ static enum status parse_body(struct jinja_parser *p, const char *name, const ch
         p->open_blocks = &open;
     TRY(jinja_parser_enter(p));
     for (;;) {
-        struct jinja_stmt *stmt;
+        struct jinja_stmt *stmt = NULL;
         switch (p->token->kind) {
         case JINJA_TOKEN_DATA:
             stmt = new_stmt(p, JINJA_STMT_TEXT, p->token->line);

@@ -278,7 +278,7 @@ static enum status put_lower(struct jinja_runtime *rt, struct str text, size_t a
 enum status jinja_put_case(struct jinja_runtime *rt, struct str text, enum jinja_case to)
 {
     bool previous_cased = false;
-    TRY(jinja_step(rt, text.len * 16)); // code point by code point
+    TRY(jinja_step(rt, text.len * JINJA_STEP_BYTES)); // code point by code point
     for (size_t at = 0; at < text.len;) {
         size_t len;
         uint32_t c = utf8_decode((struct str){text.ptr + at, text.len - at}, &len);
@@ -301,7 +301,7 @@ enum status jinja_put_capitalized(struct jinja_runtime *rt, struct str text)
 {
     if (text.len == 0)
         return STATUS_OK;
-    TRY(jinja_step(rt, text.len * 16));
+    TRY(jinja_step(rt, text.len * JINJA_STEP_BYTES));
     size_t len;
     uint32_t first = utf8_decode(text, &len);
     TRY(put_upper(rt, first, true));
