@@ -12,11 +12,12 @@ void cpu_ops_scalar(struct ops *ops);
 void cpu_ops_avx2(struct ops *ops);
 
 /** Threads for `work` multiply-adds (or as cheap steps): a hand-over costs a few microseconds, so
- *  that little work is done by the caller alone. Results never depend on it. */
+ *  that little work is done by the caller alone. All or one: OpenMP ends the threads that a smaller
+ *  team leaves over, and would have to make them again. Results never depend on it. */
 static inline int cpu_threads_for(const struct device *dev, int64_t work)
 {
     const int64_t work_per_thread = 32 * 1024;
-    return (int)max_i64(1, min_i64(dev->num_threads, work / work_per_thread));
+    return work >= work_per_thread * min_i64(dev->num_threads, 4) ? dev->num_threads : 1;
 }
 
 /** Gives scratch back. An arena that was empty keeps its largest chunk, so that a loop settles. */
