@@ -90,8 +90,14 @@ enum status jinja_put_repeat(struct jinja_runtime *rt, struct str text, size_t c
     if (!size_mul(&total, text.len, count) || total > JINJA_MAX_OUTPUT_BYTES)
         return jinja_fail(rt, STATUS_TOO_LARGE, "the text grew over %d MiB",
                           JINJA_MAX_OUTPUT_BYTES >> 20);
-    for (size_t i = 0; i < count; i++)
-        TRY(jinja_put(rt, text));
+    if (total > JINJA_MAX_OUTPUT_BYTES - rt->out.len)
+        return jinja_put(rt, (struct str){text.ptr, total}); // refuses by the length alone
+    char *at = buf_reserve(&rt->out, total);
+    if (text.len == 1)
+        memset(at, text.ptr[0], total);
+    for (size_t i = 0; i < count && text.len > 1; i++)
+        memcpy(at + i * text.len, text.ptr, text.len);
+    rt->out.len += total;
     return jinja_step(rt, total);
 }
 
