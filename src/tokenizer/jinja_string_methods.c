@@ -40,7 +40,9 @@ static size_t find_first(struct str text, struct str needle, size_t from)
         return STR_NOT_FOUND;
     if (needle.len == 0)
         return from;
-    const char *found = memmem(text.ptr + from, text.len - from, needle.ptr, needle.len);
+    const char *rest = text.ptr + from;
+    const char *found = needle.len == 1 ? memchr(rest, needle.ptr[0], text.len - from)
+                                        : memmem(rest, text.len - from, needle.ptr, needle.len);
     return found ? (size_t)(found - text.ptr) : STR_NOT_FOUND;
 }
 
