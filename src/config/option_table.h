@@ -1,4 +1,5 @@
-// The rows of options.c, and what the other options_*.c files of this room share. Room-internal.
+// What an option is: the rows of options.c and of other commands' tables, and what the options_*.c
+// files share.
 #pragma once
 
 #include <jansson.h>
@@ -54,15 +55,15 @@ enum option_group {
 #define NO_FIELD SIZE_MAX
 
 /**
- * One option. With a field it is implemented: the value lands in struct serve_options. Without one
+ * One option. With a field it is implemented: the value lands in the command's struct. Without one
  * it is known and refused by name, except for the values that describe what we do anyway.
  */
 struct option {
     const char *name;  // without dashes
     const char *alias; // with its dash: "-tp"; NULL: none
     enum option_kind kind;
-    enum option_group group;
-    size_t offset;            // in struct serve_options, or NO_FIELD
+    int group;                // enum option_group; other commands have groups of their own
+    size_t offset;            // in struct serve_options (or the command's own), or NO_FIELD
     const char *default_text; // "None": not given
     const char *choices;      // "a,b,c": other values are a usage error; NULL: any
     const char *accepts;      // "a,b": values that work; "*": all. NULL: all with a field, else the
@@ -83,17 +84,59 @@ const char *option_removed_hint(const char *name);
 bool option_is_pair(const struct option *option);
 bool option_takes_value(const struct option *option);
 
+/** Where values land: the struct in which `offset` counts, and the arena of its strings. */
+struct option_target {
+    void *fields;
+    struct arena *arena;
+};
+
+static inline struct option_target serve_options_target(struct serve_options *options)
+{
+    return (struct option_target){options, &options->arena};
+}
+
 /**
  * Checks `text` and stores it. Errors: INVALID (not of this kind, or no choice: a usage error),
  * UNSUPPORTED (known, but not here), TOO_LARGE (out of range: a configuration error).
  */
-NODISCARD enum status option_set(struct serve_options *options, const struct option *option,
+NODISCARD enum status option_set(struct option_target target, const struct option *option,
                                  const char *text, struct error *err);
 
 /** As option_set() for the several values of a list. */
-NODISCARD enum status option_set_list(struct serve_options *options, const struct option *option,
+NODISCARD enum status option_set_list(struct option_target target, const struct option *option,
                                       const char *const *items, int32_t num_items,
                                       struct error *err);
+
+/** Sets every row of a table to its default. */
+void option_set_defaults(struct option_target target, const struct option *table, size_t count);
+
+// ---- options_match.c: finding the row that a word of the command line spells ----
+
+/** An option as it was spelled: which one, whether as --no-x, and a value after '='. */
+struct option_match {
+    const struct option *option;
+    bool negated;
+    const char *value;  // NULL: none
+    const char *dotted; // "a.b" of --option.a.b; NULL: none
+};
+
+/** Whether `text` is spelled as an option; "-1" and texts with blanks are values. */
+bool option_is_spelled(const char *text);
+
+/** Fills value and dotted; returns the name before '=' and '.', '_' turned into '-', in `arena`. */
+char *option_match_split(const char *text, struct arena *arena, struct option_match *match);
+
+/** The row that `name` spells in full, --no-x and aliases included. */
+bool option_match_exact(const struct option *table, size_t count, const char *name,
+                        struct option_match *match);
+
+/** -O3, -qawq: the value follows a one-letter option without a blank. */
+bool option_match_attached(const struct option *table, size_t count, const char *text,
+                           struct option_match *match);
+
+/** The rows whose names begin with `name`: their number, and their names in `list`. */
+int option_match_prefix(const struct option *table, size_t count, const char *name,
+                        struct option_match *match, struct buf *list);
 
 /** Empty options with every row's default. */
 void options_set_defaults(struct serve_options *options);
@@ -103,6 +146,12 @@ const char *option_display_name(const struct option *option, struct arena *arena
 
 /** A plain integer as Python reads it. Errors: INVALID. */
 NODISCARD enum status plain_int_parse(struct str text, int64_t *out, struct error *err);
+
+/** Prints one row of help: names, then what it does and its default. */
+void option_print_help(FILE *out, const struct option *option);
+
+/** Prints `text` from column `indent` on, wrapped at spaces. */
+void option_print_wrapped(FILE *out, const char *text, int indent);
 
 /** Prints the help that `topic` asks for (NULL: the overview). */
 void options_help(FILE *out, const char *topic);

@@ -13,8 +13,7 @@ const char options_usage[] = "usage: vllm serve [model_tag] [options]\n";
 static const char description[] =
     "Start an OpenAI-compatible server for a model in a local directory.";
 
-/** Prints `text` from column `indent` on, wrapped at spaces. */
-static void print_wrapped(FILE *out, const char *text, int indent)
+void option_print_wrapped(FILE *out, const char *text, int indent)
 {
     int column = indent;
     for (const char *p = text; *p;) {
@@ -66,7 +65,7 @@ static void print_names(FILE *out, const struct option *option)
     fputc('\n', out);
 }
 
-static void print_option(FILE *out, const struct option *option)
+void option_print_help(FILE *out, const struct option *option)
 {
     print_names(out, option);
     struct buf text = {0};
@@ -79,7 +78,7 @@ static void print_option(FILE *out, const struct option *option)
     buf_printf(&text, " (default: %s)%c", option->default_text[0] ? option->default_text : "''",
                '\0');
     fprintf(out, "%*s", HELP_COLUMN, "");
-    print_wrapped(out, text.ptr, HELP_COLUMN);
+    option_print_wrapped(out, text.ptr, HELP_COLUMN);
     buf_deinit(&text);
 }
 
@@ -105,14 +104,14 @@ static int print_section(FILE *out, const char *title, int group, struct str tex
     const struct option *table = option_table(&count);
     const struct option **found = xcalloc(count, sizeof(*found));
     for (size_t i = 0; i < count; i++) {
-        if (text.len > 0 ? has_text(&table[i], text) : (int)table[i].group == group)
+        if (text.len > 0 ? has_text(&table[i], text) : table[i].group == group)
             found[num_found++] = &table[i];
     }
     qsort(found, num_found, sizeof(*found), by_name);
     if (num_found > 0)
         fprintf(out, "\n%s:\n", title);
     for (size_t i = 0; i < num_found; i++)
-        print_option(out, found[i]);
+        option_print_help(out, found[i]);
     free(found);
     return (int)num_found;
 }

@@ -18,14 +18,6 @@ struct word {
     bool from_file;
 };
 
-/** An option as it was spelled: which one, whether as --no-x, and a value after '='. */
-struct match {
-    const struct option *option;
-    bool negated;
-    const char *value;  // NULL: none
-    const char *dotted; // "a.b" of --option.a.b; NULL: none
-};
-
 struct parse {
     struct serve_options *options;
     FILE *out, *err_out;
@@ -67,117 +59,12 @@ static void warn(struct parse *parse, const char *format, ...)
     va_end(args);
 }
 
-/** "-1", "-0.5": a value, although it begins with a dash. */
-static bool is_negative_number(const char *text)
-{
-    const char *p = text + 1;
-    size_t whole = strspn(p, "0123456789");
-    p += whole;
-    if (*p == '\0')
-        return whole > 0;
-    if (*p++ != '.')
-        return false;
-    size_t fraction = strspn(p, "0123456789");
-    return fraction > 0 && p[fraction] == '\0';
-}
-
-static bool looks_like_option(const char *text)
-{
-    if (text[0] != '-' || text[1] == '\0' || is_negative_number(text))
-        return false;
-    // A word with a blank before any '=' is text, such as a chat template.
-    return strcspn(text, " \t\n") >= strcspn(text, "=") || strcspn(text, " \t\n") == strlen(text);
-}
-
-/** The name in `text` up to '=' and the first '.', with '_' turned into '-'. */
-static char *split_word(struct parse *parse, const char *text, struct match *match)
-{
-    struct arena *arena = &parse->options->arena;
-    size_t len = strcspn(text, "=");
-    if (text[len] == '=')
-        match->value = text + len + 1;
-    size_t name_len = 0;
-    while (name_len < len && text[name_len] != '.')
-        name_len++;
-    if (name_len < len)
-        match->dotted = arena_strdup(arena, (struct str){text + name_len + 1, len - name_len - 1});
-    char *name = arena_strdup(arena, (struct str){text, name_len});
-    for (char *p = name; *p && text[0] == '-' && text[1] == '-'; p++) {
-        if (*p == '_')
-            *p = '-';
-    }
-    return name;
-}
-
-static bool equals_no(const char *name, const char *option_name)
-{
-    return strncmp(name, "--no-", 5) == 0 && strcmp(name + 5, option_name) == 0;
-}
-
-static bool find_exact(const struct parse *parse, const char *name, struct match *match)
-{
-    for (size_t i = 0; i < parse->num_options; i++) {
-        const struct option *option = &parse->table[i];
-        bool is_long = strncmp(name, "--", 2) == 0 && strcmp(name + 2, option->name) == 0;
-        bool is_alias = option->alias && strcmp(name, option->alias) == 0;
-        bool is_negated = option_is_pair(option) && equals_no(name, option->name);
-        if (is_long || is_alias || is_negated) {
-            match->option = option;
-            match->negated = is_negated;
-            return true;
-        }
-    }
-    return false;
-}
-
-/** -O3, -qawq: the value follows a one-letter option without a blank. */
-static bool find_attached(const struct parse *parse, const char *text, struct match *match)
-{
-    if (text[0] != '-' || text[1] == '-' || text[1] == '\0' || text[2] == '\0')
-        return false;
-    for (size_t i = 0; i < parse->num_options; i++) {
-        const char *alias = parse->table[i].alias;
-        if (alias && alias[2] == '\0' && alias[1] == text[1] &&
-            option_takes_value(&parse->table[i])) {
-            *match = (struct match){.option = &parse->table[i], .value = text + 2};
-            return true;
-        }
-    }
-    return false;
-}
-
-static void add_candidate(struct buf *list, const char *dashes, const char *name)
-{
-    buf_printf(list, "%s%s%s", list->len > 0 ? ", " : "", dashes, name);
-}
-
 /** Names that begin with `name`. One: it is meant. Several: an error. */
 static bool find_prefix(struct parse *parse, const char *name, const char *text,
-                        struct match *match)
+                        struct option_match *match)
 {
     struct buf list = {0};
-    size_t len = strlen(name);
-    int num_found = 0;
-    for (size_t i = 0; i < parse->num_options; i++) {
-        const struct option *option = &parse->table[i];
-        bool is_long = len > 2 && strncmp(name, "--", 2) == 0;
-        if (is_long && strncmp(option->name, name + 2, len - 2) == 0) {
-            add_candidate(&list, "--", option->name);
-            *match = (struct match){option, false, match->value, match->dotted};
-            num_found++;
-        }
-        bool is_no = len > 5 && strncmp(name, "--no-", 5) == 0 && option_is_pair(option);
-        if (is_no && strncmp(option->name, name + 5, len - 5) == 0) {
-            add_candidate(&list, "--no-", option->name);
-            *match = (struct match){option, true, match->value, match->dotted};
-            num_found++;
-        }
-        if (!is_long && option->alias && strncmp(option->alias, name, len) == 0) {
-            add_candidate(&list, "", option->alias);
-            *match = (struct match){option, false, match->value, match->dotted};
-            num_found++;
-        }
-    }
+    int num_found = option_match_prefix(parse->table, parse->num_options, name, match, &list);
     if (num_found > 1)
         fail(parse, EXIT_USAGE, "ambiguous option: %.200s could match " STR_FORMAT, text,
              STR_ARG(buf_str(&list)));
@@ -193,11 +80,13 @@ static void add_unknown(struct parse *parse, const char *text)
 }
 
 /** Finds the option that `text` spells. False: none (noted as unknown) or an error. */
-static bool find_option(struct parse *parse, const char *text, struct match *match)
+static bool find_option(struct parse *parse, const char *text, struct option_match *match)
 {
-    *match = (struct match){0};
-    char *name = split_word(parse, text, match);
-    if (find_exact(parse, name, match) || find_attached(parse, text, match))
+    *match = (struct option_match){0};
+    const struct option *table = parse->table;
+    char *name = option_match_split(text, &parse->options->arena, match);
+    if (option_match_exact(table, parse->num_options, name, match) ||
+        option_match_attached(table, parse->num_options, text, match))
         return true;
     // A removed name is never short for another: --device is not --device-ids.
     const char *hint = strncmp(name, "--", 2) == 0 ? option_removed_hint(name + 2) : NULL;
@@ -243,13 +132,13 @@ static size_t count_values(const struct parse *parse, size_t next, size_t max)
 {
     size_t num = 0;
     while (num < max && next + num < parse->num_words &&
-           !looks_like_option(parse->words[next + num].text) &&
+           !option_is_spelled(parse->words[next + num].text) &&
            parse->words[next + num].from_file == parse->words[next - 1].from_file)
         num++;
     return num;
 }
 
-static void set_dotted(struct parse *parse, const struct match *match, const char *value)
+static void set_dotted(struct parse *parse, const struct option_match *match, const char *value)
 {
     size_t index = (size_t)(match->option - parse->table);
     if (match->option->kind != OPTION_JSON_OBJECT) {
@@ -268,7 +157,7 @@ static void set_dotted(struct parse *parse, const struct match *match, const cha
     report(parse, match->option, status, &err);
 }
 
-static void set_flag(struct parse *parse, const struct match *match, bool from_file)
+static void set_flag(struct parse *parse, const struct option_match *match, bool from_file)
 {
     struct error err = {0};
     if (match->value || match->dotted) {
@@ -279,12 +168,13 @@ static void set_flag(struct parse *parse, const struct match *match, bool from_f
     }
     note_given(parse, match->option, from_file);
     report(parse, match->option,
-           option_set(parse->options, match->option, match->negated ? "False" : "True", &err),
+           option_set(serve_options_target(parse->options), match->option,
+                      match->negated ? "False" : "True", &err),
            &err);
 }
 
-static void set_values(struct parse *parse, const struct match *match, const char *const *values,
-                       size_t num_values, bool from_file)
+static void set_values(struct parse *parse, const struct option_match *match,
+                       const char *const *values, size_t num_values, bool from_file)
 {
     const struct option *option = match->option;
     struct error err = {0};
@@ -295,15 +185,18 @@ static void set_values(struct parse *parse, const struct match *match, const cha
     note_given(parse, option, from_file);
     if (option->kind == OPTION_LIST)
         report(parse, option,
-               option_set_list(parse->options, option, values, (int32_t)num_values, &err), &err);
+               option_set_list(serve_options_target(parse->options), option, values,
+                               (int32_t)num_values, &err),
+               &err);
     else if (option->kind == OPTION_MODEL)
         parse->model_option = values[0];
     else
-        report(parse, option, option_set(parse->options, option, values[0], &err), &err);
+        report(parse, option,
+               option_set(serve_options_target(parse->options), option, values[0], &err), &err);
 }
 
 /** One option at words[*next - 1] and its values. */
-static void take_option(struct parse *parse, const struct match *match, size_t *next)
+static void take_option(struct parse *parse, const struct option_match *match, size_t *next)
 {
     const struct option *option = match->option;
     bool from_file = parse->words[*next - 1].from_file;
@@ -358,8 +251,8 @@ static void take_words(struct parse *parse)
     bool options_ended = false;
     for (size_t next = 0; next < parse->num_words && parse->exit_status == 0;) {
         const char *text = parse->words[next++].text;
-        struct match match;
-        if (options_ended || !looks_like_option(text))
+        struct option_match match;
+        if (options_ended || !option_is_spelled(text))
             take_positional(parse, text);
         else if (strcmp(text, "--") == 0)
             options_ended = true;
@@ -379,7 +272,9 @@ static void apply_dotted(struct parse *parse)
         char *text = json_dumps(parse->dotted[i], JSON_COMPACT);
         struct error err = {0};
         report(parse, &parse->table[i],
-               option_set(parse->options, &parse->table[i], text ? text : "", &err), &err);
+               option_set(serve_options_target(parse->options), &parse->table[i], text ? text : "",
+                          &err),
+               &err);
         free(text);
     }
 }
@@ -407,7 +302,7 @@ static void collect_words(struct parse *parse, int argc, char **argv)
             fail(parse, EXIT_USAGE, "More than one config file specified!");
             return;
         }
-        if (i + 1 == argc || looks_like_option(argv[i + 1])) {
+        if (i + 1 == argc || option_is_spelled(argv[i + 1])) {
             fail(parse, EXIT_USAGE,
                  "No config file specified! Please check your command-line arguments.");
             return;
@@ -420,7 +315,7 @@ static void collect_words(struct parse *parse, int argc, char **argv)
         fail(parse, EXIT_CONFIGURATION, "%s", err.message);
         return;
     }
-    bool has_model = argc > 0 && !looks_like_option(argv[0]);
+    bool has_model = argc > 0 && !option_is_spelled(argv[0]);
     parse->words = arena_array(arena, struct word, argc + from_file.len + 1);
     for (int i = 0; i < argc; i++) {
         if (i == (has_model ? 1 : 0)) {

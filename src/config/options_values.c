@@ -178,15 +178,15 @@ static enum status check_json(const struct option *option, const char *text, boo
                      wants_list ? "a JSON list of strings" : "a JSON object");
 }
 
-static void *field_of(struct serve_options *options, const struct option *option)
+static void *field_of(struct option_target target, const struct option *option)
 {
-    return (char *)options + option->offset;
+    return (char *)target.fields + option->offset;
 }
 
 /** Stores "not given". */
-static void store_none(struct serve_options *options, const struct option *option)
+static void store_none(struct option_target target, const struct option *option)
 {
-    void *field = field_of(options, option);
+    void *field = field_of(target, option);
     switch (option->kind) {
     case OPTION_INT:
     case OPTION_HUMAN32:
@@ -211,10 +211,10 @@ static void store_none(struct serve_options *options, const struct option *optio
     }
 }
 
-static void store_number(struct serve_options *options, const struct option *option,
-                         int64_t integer, double real)
+static void store_number(struct option_target target, const struct option *option, int64_t integer,
+                         double real)
 {
-    void *field = field_of(options, option);
+    void *field = field_of(target, option);
     switch (option->kind) {
     case OPTION_INT:
     case OPTION_HUMAN32:
@@ -228,32 +228,32 @@ static void store_number(struct serve_options *options, const struct option *opt
     }
 }
 
-static void store_bool(struct serve_options *options, const struct option *option, bool on)
+static void store_bool(struct option_target target, const struct option *option, bool on)
 {
-    void *field = field_of(options, option);
+    void *field = field_of(target, option);
     if (option->kind == OPTION_TRISTATE)
         *(enum tristate *)field = on ? TRISTATE_TRUE : TRISTATE_FALSE;
     else
         *(bool *)field = option->kind == OPTION_FLAG_OFF ? !on : on;
 }
 
-static void store_comma_list(struct serve_options *options, const struct option *option,
+static void store_comma_list(struct option_target target, const struct option *option,
                              const char *text)
 {
-    struct str_list *list = field_of(options, option);
+    struct str_list *list = field_of(target, option);
     *list = (struct str_list){0};
     int32_t capacity = 1;
     for (const char *p = text; *p; p++)
         capacity += *p == ',';
-    list->items = arena_array(&options->arena, const char *, capacity);
+    list->items = arena_array(target.arena, const char *, capacity);
     for (struct str rest = str_from(text); rest.len > 0;) {
         struct str item = str_trim(str_split(&rest, ','));
         if (item.len > 0)
-            list->items[list->len++] = arena_strdup(&options->arena, item);
+            list->items[list->len++] = arena_strdup(target.arena, item);
     }
 }
 
-static enum status set_number(struct serve_options *options, const struct option *option,
+static enum status set_number(struct option_target target, const struct option *option,
                               const char *text, struct error *err)
 {
     int64_t integer = 0;
@@ -268,23 +268,23 @@ static enum status set_number(struct serve_options *options, const struct option
     if (!is_accepted(option, text))
         return refuse(option, text, err);
     if (option->offset != NO_FIELD)
-        store_number(options, option, integer, real);
+        store_number(target, option, integer, real);
     return STATUS_OK;
 }
 
-static enum status set_json(struct serve_options *options, const struct option *option,
+static enum status set_json(struct option_target target, const struct option *option,
                             const char *text, struct error *err)
 {
     bool is_empty = false;
-    text = options_json_expand_suffixes(text, &options->arena);
+    text = options_json_expand_suffixes(text, target.arena);
     TRY(check_json(option, text, &is_empty, err));
     if (option->offset == NO_FIELD)
         return is_empty ? STATUS_OK : refuse(option, text, err);
-    *(const char **)field_of(options, option) = text;
+    *(const char **)field_of(target, option) = text;
     return STATUS_OK;
 }
 
-static enum status set_text(struct serve_options *options, const struct option *option,
+static enum status set_text(struct option_target target, const struct option *option,
                             const char *text, struct error *err)
 {
     int position = 0;
@@ -293,7 +293,7 @@ static enum status set_text(struct serve_options *options, const struct option *
         return refuse(option, text, err);
     if (option->offset == NO_FIELD)
         return STATUS_OK;
-    void *field = field_of(options, option);
+    void *field = field_of(target, option);
     switch (option->kind) {
     case OPTION_ENUM:
         *(int *)field = position;
@@ -303,15 +303,15 @@ static enum status set_text(struct serve_options *options, const struct option *
             return error_set(err, STATUS_INTERNAL, "no log level: %s", text);
         break;
     case OPTION_COMMA_LIST:
-        store_comma_list(options, option, text);
+        store_comma_list(target, option, text);
         break;
     default:
-        *(const char **)field = arena_strdup(&options->arena, str_from(text));
+        *(const char **)field = arena_strdup(target.arena, str_from(text));
     }
     return STATUS_OK;
 }
 
-enum status option_set(struct serve_options *options, const struct option *option, const char *text,
+enum status option_set(struct option_target target, const struct option *option, const char *text,
                        struct error *err)
 {
     _Static_assert(sizeof(enum scheduling_policy) == sizeof(int), "stored through int");
@@ -319,25 +319,25 @@ enum status option_set(struct serve_options *options, const struct option *optio
     bool is_optional = strcmp(option->default_text, "None") == 0 && !is_bool(option->kind);
     if (is_optional && (text[0] == '\0' || strcmp(text, "None") == 0)) {
         if (option->offset != NO_FIELD)
-            store_none(options, option);
+            store_none(target, option);
         return STATUS_OK;
     }
     if (is_number(option->kind))
-        return set_number(options, option, text, err);
+        return set_number(target, option, text, err);
     if (option->kind == OPTION_JSON_OBJECT || option->kind == OPTION_JSON_LIST)
-        return set_json(options, option, text, err);
+        return set_json(target, option, text, err);
     if (!is_bool(option->kind))
-        return set_text(options, option, text, err);
+        return set_text(target, option, text, err);
     if (option->kind == OPTION_TRISTATE && strcmp(text, "None") == 0)
-        store_none(options, option);
+        store_none(target, option);
     else if (!is_accepted(option, text))
         return refuse(option, text, err);
     else if (option->offset != NO_FIELD)
-        store_bool(options, option, strcmp(text, "True") == 0);
+        store_bool(target, option, strcmp(text, "True") == 0);
     return STATUS_OK;
 }
 
-enum status option_set_list(struct serve_options *options, const struct option *option,
+enum status option_set_list(struct option_target target, const struct option *option,
                             const char *const *items, int32_t num_items, struct error *err)
 {
     if (num_items > MAX_LIST_ITEMS)
@@ -349,12 +349,22 @@ enum status option_set_list(struct serve_options *options, const struct option *
     }
     if (option->offset == NO_FIELD)
         return STATUS_OK;
-    struct str_list *list = field_of(options, option);
-    list->items = arena_array(&options->arena, const char *, num_items);
+    struct str_list *list = field_of(target, option);
+    list->items = arena_array(target.arena, const char *, num_items);
     list->len = num_items;
     for (int32_t i = 0; i < num_items; i++)
-        list->items[i] = arena_strdup(&options->arena, str_from(items[i]));
+        list->items[i] = arena_strdup(target.arena, str_from(items[i]));
     return STATUS_OK;
+}
+
+void option_set_defaults(struct option_target target, const struct option *table, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (table[i].offset == NO_FIELD || table[i].kind == OPTION_FLAG_OFF)
+            continue;
+        struct error err = {0};
+        CHECK(option_set(target, &table[i], table[i].default_text, &err) == STATUS_OK);
+    }
 }
 
 void options_set_defaults(struct serve_options *options)
@@ -367,12 +377,7 @@ void options_set_defaults(struct serve_options *options)
     };
     size_t count = 0;
     const struct option *table = option_table(&count);
-    for (size_t i = 0; i < count; i++) {
-        if (table[i].offset == NO_FIELD || table[i].kind == OPTION_FLAG_OFF)
-            continue;
-        struct error err = {0};
-        CHECK(option_set(options, &table[i], table[i].default_text, &err) == STATUS_OK);
-    }
+    option_set_defaults(serve_options_target(options), table, count);
 }
 
 static void append_quoted(struct buf *out, const char *text)

@@ -2,20 +2,12 @@
 // libcurl and its types stay in sse_client.c.
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-
 #include "base/buf.h"
+#include "base/sse_parser.h"
 #include "base/status.h"
 #include "base/str.h"
 
 struct sse_client;
-
-/**
- * Takes the data of one event, without the final "[DONE]". A status other than OK ends the stream
- * and becomes the result of sse_client_post().
- */
-typedef enum status sse_event_fn(void *context, struct str data, struct error *err);
 
 /**
  * `base_url` such as "http://localhost:8000/v1"; `api_key` may be NULL. The caller owns `*out`.
@@ -38,16 +30,3 @@ NODISCARD enum status sse_client_get(struct sse_client *client, const char *path
  */
 NODISCARD enum status sse_client_post(struct sse_client *client, const char *path, struct str json,
                                       sse_event_fn *on_event, void *context, struct error *err);
-
-/** The events of one stream, put together from pieces cut anywhere. `= {0}` is a fresh one. */
-struct sse_parser {
-    struct buf line, data;
-    bool has_data, is_done;
-    bool after_cr; // the last line ended in CR: a LF that follows belongs to it
-};
-
-/** Feeds the next bytes. Errors: TOO_LARGE (a line or event over 16 MiB), and those of `on_event`.
- */
-NODISCARD enum status sse_parser_feed(struct sse_parser *parser, struct str bytes,
-                                      sse_event_fn *on_event, void *context, struct error *err);
-void sse_parser_deinit(struct sse_parser *parser);

@@ -1,6 +1,6 @@
-// Server-sent events (HTML Living Standard, section 9.2.6) out of pieces cut anywhere: lines end in
-// LF, CR or CRLF; "data:" lines of an event are joined; an empty line ends it; ':' is a comment.
-#include "entrypoints/sse_client.h"
+// Lines end in LF, CR or CRLF; "data:" lines of an event are joined; an empty line ends it; ':' is
+// a comment.
+#include "base/sse_parser.h"
 
 enum { MAX_EVENT_BYTES = 16 * 1024 * 1024 };
 
@@ -40,25 +40,44 @@ static enum status end_line(struct sse_parser *parser, sse_event_fn *on_event, v
     return STATUS_OK;
 }
 
+/** Bytes before the first line end. */
+static size_t line_len(struct str bytes)
+{
+    size_t len = 0;
+    while (len < bytes.len && bytes.ptr[len] != '\n' && bytes.ptr[len] != '\r')
+        len++;
+    return len;
+}
+
 enum status sse_parser_feed(struct sse_parser *parser, struct str bytes, sse_event_fn *on_event,
                             void *context, struct error *err)
 {
-    for (size_t i = 0; i < bytes.len; i++) {
-        char c = bytes.ptr[i];
-        bool is_second_half = c == '\n' && parser->after_cr;
-        parser->after_cr = c == '\r';
-        if (is_second_half)
-            continue;
-        if (c == '\n' || c == '\r') {
-            TRY(end_line(parser, on_event, context, err));
+    for (size_t i = 0; i < bytes.len;) {
+        bool is_second_half = bytes.ptr[i] == '\n' && parser->after_cr;
+        parser->after_cr = false;
+        if (is_second_half) {
+            i++;
             continue;
         }
-        if (parser->line.len >= MAX_EVENT_BYTES)
+        size_t len = line_len(str_slice(bytes, i, bytes.len));
+        if (len > MAX_EVENT_BYTES - parser->line.len)
             return error_set(err, STATUS_TOO_LARGE, "a line of more than %d bytes",
                              MAX_EVENT_BYTES);
-        buf_append_char(&parser->line, c);
+        buf_append(&parser->line, str_slice(bytes, i, i + len));
+        i += len;
+        if (i == bytes.len)
+            break;
+        parser->after_cr = bytes.ptr[i++] == '\r';
+        TRY(end_line(parser, on_event, context, err));
     }
     return STATUS_OK;
+}
+
+void sse_parser_reset(struct sse_parser *parser)
+{
+    buf_clear(&parser->line);
+    buf_clear(&parser->data);
+    parser->has_data = parser->is_done = parser->after_cr = false;
 }
 
 void sse_parser_deinit(struct sse_parser *parser)
