@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "api_server/generation.h"
@@ -64,7 +65,12 @@ enum status api_server_check_model(const struct api_server *server, struct str m
 static void on_engine_readable(void *context)
 {
     struct api_server *server = context;
-    engine_client_receive(server->engine);
+    uint64_t count;
+    ssize_t done = read(server->again_fd, &count, sizeof(count)); // clears it, if it was set
+    count = 1;
+    if (engine_client_receive(server->engine))
+        done = write(server->again_fd, &count, sizeof(count)); // after the other descriptors
+    (void)done;
 }
 
 static void on_pool_readable(void *context)
@@ -158,6 +164,7 @@ static enum status watch(struct api_server *server)
 {
     struct http_server *http = server->http;
     TRY(http_server_watch(http, engine_client_fd(server->engine), on_engine_readable, server));
+    TRY(http_server_watch(http, server->again_fd, on_engine_readable, server));
     TRY(http_server_watch(http, tokenizer_pool_fd(server->pool), on_pool_readable, server));
     TRY(http_server_every(http, TICK_MS, on_tick, server));
     TRY(http_server_every(http, SLOW_TICK_MS, on_slow_tick, server));
@@ -173,6 +180,9 @@ static enum status start(struct api_server *server, int listen_fd, const char *i
     init_keys(server);
     TRY(model_facts_load(&server->facts, o, err));
     TRY(engine_client_create(&server->engine, ipc_dir, server->client_index, server->page, err));
+    server->again_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (server->again_fd < 0)
+        return error_set(err, STATUS_IO, "cannot make an eventfd: %s", strerror(errno));
     int32_t cores = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
     TRY(tokenizer_pool_create(&server->pool, max_i32(1, min_i32(cores, NUM_POOL_THREADS)), err));
     struct http_server_options http = {
@@ -204,6 +214,8 @@ static void stop(struct api_server *server)
     json_decref(server->cors.methods);
     json_decref(server->cors.headers);
     free(server->key_digests);
+    if (server->again_fd >= 0)
+        close(server->again_fd);
     buf_deinit(&server->scratch);
     arena_deinit(&server->scratch_arena);
 }
@@ -215,6 +227,7 @@ int api_server_main(const struct serve_options *options, int32_t client_index, i
         .options = options,
         .page = page,
         .client_index = client_index,
+        .again_fd = -1,
         .metrics = {.page = page, .options = options, .client_index = client_index},
     };
     struct error err = {0};

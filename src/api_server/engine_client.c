@@ -16,6 +16,7 @@ enum {
     MIN_BUCKETS = 256,
     GREETING_RETRY_MS = 2000, // a HELLO may have died with the engine before
     MAX_CALLS = 16,           // prefix-cache resets under way
+    MAX_RECEIVE_MS = 5,       // then clients have their turn
 };
 
 enum connection { CONNECTION_NONE, CONNECTION_GREETING, CONNECTION_UP };
@@ -284,11 +285,13 @@ static void dispatch(struct engine_client *c, const struct engine_core_outputs *
     }
 }
 
-void engine_client_receive(struct engine_client *c)
+bool engine_client_receive(struct engine_client *c)
 {
     struct str frame;
     int32_t from;
-    while (channel_receive(c->channel, &from, &frame)) {
+    bool more = false;
+    int64_t end_ns = clock_monotonic_ns() + MAX_RECEIVE_MS * 1000000LL;
+    while (!(more = clock_monotonic_ns() >= end_ns) && channel_receive(c->channel, &from, &frame)) {
         struct message message;
         struct error err;
         arena_reset(&c->arena);
@@ -312,6 +315,7 @@ void engine_client_receive(struct engine_client *c)
         }
     }
     engine_client_flush(c);
+    return more;
 }
 
 // ---- the public rest ----

@@ -41,8 +41,9 @@ NODISCARD enum status engine_client_create(struct engine_client **out, const cha
 void engine_client_destroy(struct engine_client *client);
 
 int engine_client_fd(const struct engine_client *client);
-/** Receives what has come; calls on_output. Call when the descriptor is readable. */
-void engine_client_receive(struct engine_client *client);
+/** Receives what has come, for a few milliseconds at most; calls on_output. Call when the
+ * descriptor is readable, and again soon if it returns true: then more may be there. */
+NODISCARD bool engine_client_receive(struct engine_client *client);
 /** Watches the engine's generation, greets, sends what waits; ends everything once the engine is
  *  dead for good. Call often (every 20 ms). */
 void engine_client_tick(struct engine_client *client);

@@ -49,6 +49,7 @@ struct api_server {
     struct http_server *http;
     struct engine_client *engine;
     struct tokenizer_pool *pool;
+    int again_fd; // set when the engine's messages took their whole turn
     struct metrics metrics;
 
     struct generation *generations;   // all that live

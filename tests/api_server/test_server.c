@@ -776,7 +776,7 @@ static void a_slow_reader_gets_everything_in_the_end(void **state)
     json_t *whole = post(f, COMPLETIONS, "{\"prompt\":\"x\",\"max_tokens\":400,\"seed\":0}", 200);
     int fd = http_start(f->port, "POST", COMPLETIONS, "",
                         STR("{\"prompt\":\"x\",\"max_tokens\":400,\"seed\":0,\"stream\":true,"
-                            "\"n\":32,\"logprobs\":20}"));
+                            "\"n\":16,\"logprobs\":20}"));
     sleep(2); // more piles up than the sockets hold
     struct http_answer a = http_finish(fd);
     struct events e = parse_events(a.body);
