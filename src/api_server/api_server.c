@@ -20,7 +20,7 @@ enum {
     BODY_TIMEOUT_S = 60,
     TICK_MS = 20,       // engine restarts, unsent requests, shutdown
     SLOW_TICK_MS = 100, // slow readers, keep-alive comments
-    FLUSH_MS = 250,     // for the last answers to leave the process
+    FLUSH_MS = 250,     // at most, for the last answers to leave the process
     NUM_POOL_THREADS = 4,
     EXIT_CANNOT_START = 3,
 };
@@ -89,7 +89,9 @@ static void tick_shutdown(struct api_server *server)
         return;
     if (server->flush_deadline_ns == 0)
         server->flush_deadline_ns = now_ns + FLUSH_MS * 1000000LL;
-    if (now_ns >= server->flush_deadline_ns)
+    bool written = http_server_num_exchanges(server->http) == 0 &&
+                   http_server_num_unwritten(server->http) == 0;
+    if (written || now_ns >= server->flush_deadline_ns)
         http_server_stop(server->http);
 }
 

@@ -280,9 +280,6 @@ static enum status admit(struct generation *g, int64_t num_choices, struct api_e
     const struct serve_options *o = g->server->options;
     if (!api_server_accepts(g->server, err))
         return STATUS_UNAVAILABLE;
-    if (!engine_client_is_ready(g->server->engine))
-        return api_error_set(err, API_ERROR_OVERLOADED,
-                             "The engine is starting. Please try again later.");
     int32_t unfinished = engine_client_num_live(g->server->engine);
     if (o->max_num_queued_reqs >= 0 && unfinished + num_choices > o->max_num_queued_reqs)
         return api_error_set(err, API_ERROR_OVERLOADED,

@@ -1,12 +1,10 @@
 // The small endpoints: health, version, load, metrics, and the prefix cache's reset.
 #include "api_server/serving.h"
-#include "base/clock.h"
 #include "base/memory.h"
 
 void serving_health(struct api_call *call)
 {
-    const struct api_server *server = call->server;
-    bool healthy = engine_page_is_healthy(&server->page->engine, clock_monotonic_ns());
+    bool healthy = engine_client_is_ready(call->server->engine);
     api_call_reply(call, healthy ? 200 : 503, "application/json", STR(""));
 }
 
