@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "api_server/debug_requests.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -258,9 +259,10 @@ static void on_output(struct engine_request *request, const struct engine_core_o
     if (o->finish_reason == FINISH_REASON_ERROR) {
         struct api_error err;
         bool dead = atomic_load(&g->server->page->engine.state) == ENGINE_STATE_DEAD;
-        api_error_set(&err, API_ERROR_INTERNAL,
-                      dead ? "The engine is dead and was not restarted"
-                           : "Generation failed inside the engine");
+        if (!refusal_explain(&o->refusal, &err))
+            api_error_set(&err, API_ERROR_INTERNAL,
+                          dead ? "The engine is dead and was not restarted"
+                               : "Generation failed inside the engine");
         fail(g, &err);
         return;
     }
@@ -341,6 +343,7 @@ static void start_choice(struct generation *g, struct prompt *p, int32_t index, 
     c->index = index;
     struct engine_core_request *core = &c->out.engine.core;
     core->priority = g->fields->priority;
+    core->external_id = str_hash(str_from(g->id));
     core->arrival_time_ns = clock_wall_ns();
     core->num_prompt_tokens = p->num_ids;
     core->prompt_token_ids = p->ids;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "api_server/debug_requests.h"
 #include "api_server/serving.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -25,6 +26,9 @@ static const struct route routes[] = {
      .counts_as_load = true},
     {"/v1/completions", "POST", serving_completion, HANDLER_COMPLETIONS, .takes_json = true,
      .counts_as_load = true},
+    {DEBUG_REQUESTS_PATH, "GET", serving_debug_request, HANDLER_EXCLUDED, .takes_json = false,
+     .is_prefix = true},
+    {"/debug/recording", "POST", serving_debug_recording, HANDLER_EXCLUDED, .takes_json = false},
     {"/reset_prefix_cache", "POST", serving_reset_prefix_cache, HANDLER_RESET_PREFIX_CACHE,
      .dev_only = true},
 };
@@ -262,7 +266,7 @@ static void answer_preflight(struct api_call *call, struct str origin)
 static bool is_guarded(struct str path)
 {
     return str_starts_with(path, STR("/v1")) || str_starts_with(path, STR("/v2")) ||
-           str_starts_with(path, STR("/inference"));
+           str_starts_with(path, STR("/inference")) || str_starts_with(path, STR("/debug"));
 }
 
 static bool has_key(const struct api_call *call)
@@ -296,7 +300,11 @@ static bool method_allowed(const struct route *route, struct str method)
 static const struct route *find_route(const struct api_server *server, struct str path)
 {
     for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
-        if (is_present(server, &routes[i]) && str_eq_c(path, routes[i].path))
+        struct str route_path = str_from(routes[i].path);
+        bool matches = routes[i].is_prefix
+                           ? path.len > route_path.len && str_starts_with(path, route_path)
+                           : str_eq(path, route_path);
+        if (matches && is_present(server, &routes[i]))
             return &routes[i];
     }
     return NULL;

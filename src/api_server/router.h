@@ -20,6 +20,7 @@ struct route {
     bool takes_json;
     bool counts_as_load; // in /load
     bool dev_only;       // only with VLLM_SERVER_DEV_MODE
+    bool is_prefix;      // the path goes on behind it
 };
 
 /** One request on its way through the server. Ends with its answer, or when the client leaves. */

@@ -89,6 +89,7 @@ struct serve_options {
     const char *kv_cache_dtype;      // "auto", "float32", "float16", "bfloat16"
     int32_t num_gpu_blocks_override; // -1: none
     enum tristate enable_prefix_caching;
+    const char *prefix_caching_hash_algo; // "sha256", "xxhash"
 
     // SchedulerConfig
     int32_t max_num_batched_tokens; // -1: derived

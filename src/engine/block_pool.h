@@ -12,12 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/block_hash.h"
 #include "message/message.h"
-
-/** Identifies the tokens of a block and everything before them (kv_cache_manager.h). */
-struct block_hash {
-    uint64_t low, high;
-};
 
 struct block {
     struct block_hash hash; // valid while group >= 0

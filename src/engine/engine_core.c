@@ -122,6 +122,20 @@ static void handle_add(struct engine_core *core, int32_t client_index,
         refuse_client(core, client_index, err.message);
 }
 
+static void handle_find_request(struct engine_core *core, int32_t client_index,
+                                const struct message *message)
+{
+    struct request_history *histories =
+        arena_array(&core->arena, struct request_history, MAX_HISTORIES);
+    struct message reply = {.kind = MESSAGE_HISTORIES};
+    reply.histories.call_id = message->find_request.call_id;
+    reply.histories.histories = histories;
+    reply.histories.num_histories =
+        scheduler_find_histories(&core->scheduler, message->find_request.external_id,
+                                 clock_monotonic_ns(), histories, MAX_HISTORIES);
+    send_message(core, client_index, &reply);
+}
+
 void engine_core_handle(struct engine_core *core, int32_t client_index, struct str frame)
 {
     if (client_index < 0 || client_index >= MAX_API_SERVERS)
@@ -155,6 +169,9 @@ void engine_core_handle(struct engine_core *core, int32_t client_index, struct s
         send_message(core, client_index, &reply);
         return;
     }
+    case MESSAGE_FIND_REQUEST:
+        handle_find_request(core, client_index, &message);
+        return;
     default:
         refuse_client(core, client_index, "a message that only engines send");
     }

@@ -34,6 +34,7 @@ static const struct engine_core_output outputs[] = {
         .num_prompt_logprobs = 2,
         .prompt_logprobs = rows,
         .finish_reason = FINISH_REASON_STOP,
+        .refusal = {REFUSAL_KV_CACHE, 4000, 3999},
         .stop_token_id = 8,
         .num_cached_tokens = 16,
         .num_preemptions = 2,
@@ -45,6 +46,34 @@ static const struct engine_core_output outputs[] = {
     {.request_id = 7, .finish_reason = FINISH_REASON_NONE, .stop_token_id = -1},
 };
 
+static const struct request_history histories[] = {
+    {.request_id = 1,
+     .external_id = UINT64_MAX,
+     .state = REQUEST_FINISHED,
+     .finish_reason = FINISH_REASON_LENGTH,
+     .num_prompt_tokens = 100,
+     .num_output_tokens = 7,
+     .num_cached_tokens = 16,
+     .num_ahead = 3,
+     .num_running_ahead = 4,
+     .now_ns = INT64_MAX,
+     .queued_ns = 1,
+     .scheduled_ns = 2,
+     .first_token_ns = 3,
+     .last_token_ns = 4,
+     .finished_ns = 5,
+     .num_held_steps = {1, 2, 3, 4, 5, 6},
+     .num_preemptions = MAX_HISTORY_PREEMPTIONS + 1,
+     .num_chunks = 2,
+     .preemptions = {{6, 7, 8, UINT64_MAX, 9, 10}, {11, 12, 13, 14, 15, 16}},
+     .chunks = {{17, 18, 0, 64}, {19, 20, 64, 36}},
+     .num_intervals = 6,
+     .sum_interval_ns = 600,
+     .min_interval_ns = 50,
+     .max_interval_ns = 200},
+    {.finish_reason = FINISH_REASON_NONE},
+};
+
 /** One message of every kind, all fields set. */
 static const struct message samples[] = {
     {.kind = MESSAGE_HELLO, .hello = {MESSAGE_VERSION, MAX_API_SERVERS - 1}},
@@ -52,6 +81,7 @@ static const struct message samples[] = {
      .add =
          {
              .request_id = 0xFEDCBA9876543210u,
+             .external_id = UINT64_MAX - 1,
              .client_index = 3,
              .priority = INT64_MIN,
              .arrival_time_ns = INT64_MAX,
@@ -88,6 +118,10 @@ static const struct message samples[] = {
     {.kind = MESSAGE_WELCOME, .welcome = {MESSAGE_VERSION, 12}},
     {.kind = MESSAGE_OUTPUTS, .outputs = {1, 123456789, ARRAY_LEN(outputs), outputs}},
     {.kind = MESSAGE_REPLY, .reply = {-1, true}},
+    {.kind = MESSAGE_DUMP_RECORDING, .dump_recording = {7}},
+    {.kind = MESSAGE_FIND_REQUEST, .find_request = {8, UINT64_MAX}},
+    {.kind = MESSAGE_DUMPED, .dumped = {9, true, {"/tmp/x", 6}}},
+    {.kind = MESSAGE_HISTORIES, .histories = {10, ARRAY_LEN(histories), histories}},
 };
 
 static void assert_array(const void *a, const void *b, int32_t num, size_t size)
@@ -132,6 +166,7 @@ static void assert_same_sampling(const struct sampling_params *a, const struct s
 static void assert_same_request(const struct engine_core_request *a,
                                 const struct engine_core_request *b)
 {
+    assert_true(a->external_id == b->external_id);
     assert_true(a->request_id == b->request_id && a->priority == b->priority &&
                 a->arrival_time_ns == b->arrival_time_ns);
     assert_int_equal(a->client_index, b->client_index);
@@ -156,6 +191,7 @@ static void assert_same_output(const struct engine_core_output *a,
     assert_int_equal(a->num_prompt_logprobs, b->num_prompt_logprobs);
     assert_same_logprobs(a->prompt_logprobs, b->prompt_logprobs, a->num_prompt_logprobs);
     assert_int_equal(a->finish_reason, b->finish_reason);
+    assert_memory_equal(&a->refusal, &b->refusal, sizeof(a->refusal));
     assert_int_equal(a->stop_token_id, b->stop_token_id);
     assert_int_equal(a->num_cached_tokens, b->num_cached_tokens);
     assert_int_equal(a->num_preemptions, b->num_preemptions);
@@ -194,6 +230,24 @@ static void assert_same_message(const struct message *a, const struct message *b
         break;
     case MESSAGE_REPLY:
         assert_true(a->reply.call_id == b->reply.call_id && a->reply.ok == b->reply.ok);
+        break;
+    case MESSAGE_DUMP_RECORDING:
+        assert_true(a->dump_recording.call_id == b->dump_recording.call_id);
+        break;
+    case MESSAGE_FIND_REQUEST:
+        assert_true(a->find_request.call_id == b->find_request.call_id &&
+                    a->find_request.external_id == b->find_request.external_id);
+        break;
+    case MESSAGE_DUMPED:
+        assert_true(a->dumped.call_id == b->dumped.call_id && a->dumped.ok == b->dumped.ok);
+        assert_true(str_eq(a->dumped.text, b->dumped.text));
+        break;
+    case MESSAGE_HISTORIES:
+        assert_true(a->histories.call_id == b->histories.call_id);
+        assert_int_equal(a->histories.num_histories, b->histories.num_histories);
+        for (int32_t i = 0; i < a->histories.num_histories; i++)
+            assert_memory_equal(&a->histories.histories[i], &b->histories.histories[i],
+                                sizeof(struct request_history));
         break;
     }
 }
@@ -399,7 +453,7 @@ static void malformed_frames_are_refused(void **state)
         {STR("\x80"), "a map"},
         {STR("\x91\x01"), "an array of one"},
         {STR("\x92\x00\x00"), "kind 0"},
-        {STR("\x92\x05\x00"), "a kind between the two ranges"},
+        {STR("\x92\x07\x00"), "a kind between the two ranges"},
         {STR("\x92\x01\x01"), "HELLO without a client"},
         {STR("\x93\x01\xFF\x00"), "a negative version"},
         {STR("\x93\x01\xA1x\x00"), "a string for a number"},
