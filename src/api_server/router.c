@@ -78,8 +78,10 @@ static void log_access(const struct api_call *call)
     if (options->disable_uvicorn_access_log || options->uvicorn_log_level > LOG_LEVEL_INFO ||
         is_log_excluded(call->server, path))
         return;
+    bool is_json = log_get_format() == LOG_FORMAT_JSON;
     struct buf line = {0};
-    buf_printf(&line, "INFO:     " STR_FORMAT " - \"", STR_ARG(http_exchange_peer(call->exchange)));
+    buf_printf(&line, "%s" STR_FORMAT " - \"",
+               is_json ? "" : "INFO:     ", STR_ARG(http_exchange_peer(call->exchange)));
     append_log_text(&line, http_exchange_method(call->exchange));
     buf_append_char(&line, ' ');
     append_log_text(&line, path);
@@ -88,9 +90,14 @@ static void log_access(const struct api_call *call)
         buf_append_char(&line, '?');
         append_log_text(&line, query);
     }
-    buf_printf(&line, " HTTP/1.1\" %d %s\n", call->status, http_status_phrase(call->status));
-    ssize_t written = write(STDOUT_FILENO, line.ptr, line.len);
-    (void)written; // nowhere to say that the log cannot be written
+    buf_printf(&line, " HTTP/1.1\" %d %s", call->status, http_status_phrase(call->status));
+    if (is_json) {
+        log_write(LOG_LEVEL_INFO, __FILE__, __LINE__, STR_FORMAT, STR_ARG(buf_str(&line)));
+    } else {
+        buf_append_char(&line, '\n');
+        ssize_t written = write(STDOUT_FILENO, line.ptr, line.len);
+        (void)written; // nowhere to say that the log cannot be written
+    }
     buf_deinit(&line);
 }
 

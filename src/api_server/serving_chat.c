@@ -2,6 +2,7 @@
 #include "api_server/chat_render.h"
 #include "api_server/generation.h"
 #include "api_server/logprobs.h"
+#include "api_server/request_timings.h"
 #include "api_server/serving.h"
 
 static enum status parse(struct generation *g, struct api_error *err)
@@ -177,7 +178,9 @@ static void write_answer(struct generation *g, struct buf *out)
     answer_write_prompt_logprobs(out, &g->choices[0]);
     buf_append_char(out, ',');
     write_prompt_fields(out, g);
-    buf_append_c(out, ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}");
+    buf_append_c(out, ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":");
+    request_timings_write(out, g);
+    buf_append_char(out, '}');
 }
 
 static const struct generation_kind chat_kind = {
@@ -187,6 +190,8 @@ static const struct generation_kind chat_kind = {
     .make_prompts = make_prompts,
     .write_chunk = write_chunk,
     .write_answer = write_answer,
+    .write_stream_end = sse_end_stream,
+    .write_stream_error = sse_fail_stream,
 };
 
 void serving_chat(struct api_call *call)

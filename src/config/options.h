@@ -44,10 +44,13 @@ struct serve_options {
     const char *root_path;              // NULL or "/prefix" without a final slash
     enum log_level log_level;           // VLLM_LOGGING_LEVEL, --log-level
     enum log_level uvicorn_log_level;   // the access log is written at INFO
+    enum log_format log_format;         // ours
     bool disable_uvicorn_access_log;
     struct str_list access_log_excluded; // --disable-access-log-for-endpoints
     bool enable_log_requests;
-    int32_t max_log_len; // -1: no cap
+    int32_t max_log_len;             // -1: no cap
+    bool enable_log_request_timings; // ours
+    bool enable_per_request_metrics;
     bool disable_log_stats;
     double log_stats_interval_s;
     const char *chat_template;                // path or the text itself
