@@ -95,10 +95,13 @@ static enum status finish_prompt(struct generation *g, struct prompt *p, int32_t
 {
     const struct protocol_config *config = &g->server->facts.protocol;
     if (!p->ids) {
-        TRY(check_text_length(g, p->text, max_model_len, err));
+        if (!g->kind->any_length)
+            TRY(check_text_length(g, p->text, max_model_len, err));
         p->ids = tokenizer_encode(g->server->facts.tokenizer, p->text,
                                   g->fields->add_special_tokens, &g->arena, &p->num_ids);
     }
+    if (g->kind->any_length)
+        return STATUS_OK;
     TRY(truncate(g, p, max_model_len, err));
     TRY(prompt_length_check(&g->fields->sampling, p->num_ids, max_model_len, err));
     for (int32_t i = 0; i < p->num_ids; i++) {
@@ -132,6 +135,8 @@ static enum status prepare(struct generation *g, struct api_error *err)
     const struct sampling_fields *s = &g->fields->sampling;
     for (int32_t i = 0; i < g->num_prompts; i++)
         TRY(finish_prompt(g, &g->prompts[i], max_model_len, err));
+    if (g->kind->any_length)
+        return STATUS_OK;
     for (int32_t i = 0; i < g->num_prompts; i++) {
         struct prompt *p = &g->prompts[i];
         TRY(sampling_resolve(s, &server->facts.protocol, p->num_ids, max_model_len,
