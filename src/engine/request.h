@@ -46,6 +46,7 @@ struct request {
     int64_t priority, arrival_time_ns;
     int64_t admitted_step; // the last time
     struct request_refusal refusal;
+    int32_t given_tokens, given_outputs; // prompt and outputs as they came, and the outputs of it
 
     struct request *prev, *next; // in the FCFS queue or the list of finished ones
     int32_t heap_index;          // in the priority queue

@@ -190,6 +190,9 @@ void scheduler_finish_running(struct scheduler *s, struct request *request,
 void scheduler_finish_outside_step(struct scheduler *s, struct request *request,
                                    enum finish_reason reason);
 
+/** Room for an output of every request. */
+void scheduler_reserve_outputs(struct scheduler *s);
+
 /** Drops a finished request. */
 void scheduler_forget(struct scheduler *s, struct request *request, int64_t now_ns);
 

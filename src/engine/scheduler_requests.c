@@ -178,6 +178,14 @@ static void refuse_if_impossible(const struct scheduler *s, struct request *r, i
     refusal->num_tokens = refusal->kind != REFUSAL_NONE ? num_tokens : 0;
 }
 
+void scheduler_reserve_outputs(struct scheduler *s)
+{
+    if (s->outputs_capacity >= s->requests.len)
+        return;
+    s->outputs_capacity = max_i32(s->requests.len, 2 * s->outputs_capacity);
+    s->outputs = xrealloc(s->outputs, (size_t)s->outputs_capacity * sizeof(*s->outputs));
+}
+
 static void enqueue(struct scheduler *s, struct request *r)
 {
     kv_cache_manager_extend_hashes(&s->kv, &r->kv, r->num_tokens);
@@ -192,7 +200,7 @@ enum status scheduler_add(struct scheduler *s, const struct engine_core_request 
     TRY(check_numbers(s, m, err));
     s->now_ns = now_ns;
     int32_t num_tokens = m->num_prompt_tokens + m->num_output_tokens;
-    int32_t given_tokens = num_tokens;
+    int32_t given_tokens = num_tokens, given_outputs = m->num_output_tokens;
     bool is_resumed = m->num_output_tokens > 0;
     bool is_too_long = num_tokens > s->config.max_model_len;
     bool is_valid = request_is_in_vocabulary(m, s->config.vocab_size);
@@ -210,13 +218,12 @@ enum status scheduler_add(struct scheduler *s, const struct engine_core_request 
         request_table_add(&s->requests, m, max_tokens, max_blocks, s->kv.config.num_groups);
     r->kv.root = kv_cache_manager_root(&s->kv, m->cache_salt);
     r->queued_ns = now_ns;
+    r->given_tokens = given_tokens;
+    r->given_outputs = given_outputs;
     drop_impossible_stops(r, s->config.vocab_size);
     s->num_live[r->client_index]++;
     request_queue_reserve(&s->waiting, s->requests.len);
-    if (s->outputs_capacity < s->requests.len) {
-        s->outputs_capacity = max_i32(s->requests.len, 2 * s->outputs_capacity);
-        s->outputs = xrealloc(s->outputs, (size_t)s->outputs_capacity * sizeof(*s->outputs));
-    }
+    scheduler_reserve_outputs(s);
 
     enum finish_reason reason = FINISH_REASON_NONE;
     if (is_resumed && is_valid) // it may have ended elsewhere

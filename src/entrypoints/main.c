@@ -43,6 +43,7 @@ static const struct command {
     {"serve", "serve a model over HTTP, OpenAI-compatible", run_serve},
     {"chat", "talk to a running server", chat_main},
     {"complete", "let a running server continue a text", complete_main},
+    {"replay", "compare a recording of an engine's decisions with the scheduler's", replay_main},
     {"collect-env", "print what a report about this machine should contain", collect_env_main},
     {"bench", "measure a server or an engine", bench_main},
     {"run-batch", "answer a file of requests", NULL},
@@ -51,7 +52,7 @@ static const struct command {
 };
 
 static const char usage[] =
-    "usage: vllm [-h] [-v] {serve,chat,complete,collect-env,bench,run-batch,"
+    "usage: vllm [-h] [-v] {serve,chat,complete,replay,collect-env,bench,run-batch,"
     "launch,plan} ...\n";
 
 static int print_help(void)
