@@ -48,7 +48,7 @@ static const struct command {
     {"bench", "measure a server or an engine", bench_main},
     {"run-batch", "answer a file of requests", NULL},
     {"launch", "start single components", NULL},
-    {"plan", "print the memory plan of a model", NULL},
+    {"plan", "print the memory plan of a model", plan_main},
 };
 
 static const char usage[] =

@@ -104,7 +104,8 @@ struct runner_sizes model_runner_sizes(const struct engine_config *config,
     struct input_batch_options batch = batch_options(config);
     sizes.batch_bytes = input_batch_bytes(&batch);
     sizes.list_bytes =
-        (size_t)tokens * sizeof(struct logits_row) + (size_t)sizes.logits_rows * sizeof(int32_t) +
+        (size_t)tokens * (sizeof(struct logits_row) + sizeof(struct token_logprobs)) +
+        (size_t)sizes.logits_rows * sizeof(int32_t) +
         (size_t)config->max_num_seqs * (sizeof(struct row_output) + sizeof(struct token_logprobs));
     return sizes;
 }
