@@ -67,15 +67,15 @@ static void draw_distribution(const struct plot *plot, const struct svg_panel *p
     buf_append_c(plot->out, "\"/>\n");
 }
 
+/** A dashed line at a share, named at its right end. */
 static void draw_share(const struct plot *plot, const struct svg_panel *panel, double percent,
                        const char *name)
 {
-    double y = svg_y(panel, percent);
+    double y = svg_y(panel, percent), right = panel->left + panel->width;
     buf_printf(plot->out,
                "<path class=\"ref\" d=\"M%.1f %.1fH%.1f\"/><text class=\"mark\" x=\"%.1f\" "
-               "y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
-               panel->left, y, panel->left + panel->width, panel->left + panel->width - 4, y - 4,
-               name);
+               "y=\"%.1f\">%s</text>\n",
+               panel->left, y, right, right + 5, y + 4, name);
 }
 
 /** The least (above zero) and the largest value of a metric over all results; false: none. */
@@ -120,13 +120,13 @@ static void draw_distributions(const struct plot *plot, double top, int column,
                               .height = PANEL_HEIGHT,
                               .title = title,
                               .x = {.label = label},
-                              .y = {.label = "values up to here, %"}};
+                              .y = {.label = "share of values up to here, %"}};
     bool has_values = find_extent(plot, metric, &low, &high);
     svg_axis_fit(&panel.x, has_values ? low : 1, has_values ? high : 10, true);
     svg_axis_fit(&panel.y, 0, 100, false);
     svg_panel_draw(&panel, plot->out);
-    draw_share(plot, &panel, 50, "");
-    draw_share(plot, &panel, 99, "");
+    draw_share(plot, &panel, 50, "p50");
+    draw_share(plot, &panel, 99, "p99");
     for (int32_t i = 0; i < plot->num; i++)
         draw_distribution(plot, &panel, &plot->results[i].metrics[metric],
                           svg_colour(i, plot->num));
@@ -168,28 +168,40 @@ static void draw_curve(const struct plot *plot, const struct svg_panel *panel,
     }
 }
 
+/** Whether a mark at (x, y) would touch one of the marks before it. */
+static bool is_crowded(const double (*marks)[2], int num_marks, double x, double y)
+{
+    for (int i = 0; i < num_marks; i++) {
+        if (fabs(marks[i][0] - x) < 26 && fabs(marks[i][1] - y) < 13)
+            return true;
+    }
+    return false;
+}
+
 /** The load's value above each mark of the upper curve, where there is room for it. */
 static void mark_points(const struct plot *plot, const struct svg_panel *panel,
                         enum bench_metric metric, double percent)
 {
-    double free_from = -INFINITY;
-    for (int32_t i = 0; i < plot->num; i++) {
+    double marks[MAX_SWEEP_POINTS][2];
+    int num_marks = 0;
+    for (int32_t i = plot->num - 1; i >= 0; i--) { // the highest loads matter most
         const struct bench_result *r = &plot->results[i];
         const struct metric_values *m = &r->metrics[metric];
         double x = svg_x(panel, r->output_throughput);
-        char text[32];
-        if (m->num == 0 || x < free_from)
+        double y = svg_y(panel, percentile_of(m->values, m->num, percent)) - 9;
+        char text[32] = "inf";
+        if (m->num == 0 || is_crowded(marks, num_marks, x, y) || num_marks == MAX_SWEEP_POINTS)
             continue;
         if (isfinite(r->request_rate))
             snprintf(text, sizeof(text), "%g", r->request_rate);
         else if (r->max_concurrency > 0)
             snprintf(text, sizeof(text), "%d", r->max_concurrency);
-        else
-            snprintf(text, sizeof(text), "inf");
-        free_from = x + 8.0 * (double)strlen(text) + 6;
+        marks[num_marks][0] = x;
+        marks[num_marks++][1] = y;
         buf_printf(plot->out,
-                   "<text class=\"mark\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
-                   x, svg_y(panel, percentile_of(m->values, m->num, percent)) - 9, text);
+                   "<text class=\"mark\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" "
+                   "paint-order=\"stroke\" stroke=\"#fff\" stroke-width=\"3\">%s</text>\n",
+                   x, y, text);
     }
 }
 
