@@ -99,7 +99,8 @@ static bool request_is_in_vocabulary(const struct engine_core_request *m, int32_
     }
     return ids_in_vocabulary(m->prompt_token_ids, m->num_prompt_tokens, vocab_size) &&
            ids_in_vocabulary(m->output_token_ids, m->num_output_tokens, vocab_size) &&
-           ids_in_vocabulary(p->allowed_token_ids, p->num_allowed_token_ids, vocab_size);
+           ids_in_vocabulary(p->allowed_token_ids, p->num_allowed_token_ids, vocab_size) &&
+           ids_in_vocabulary(p->logprob_token_ids, p->num_logprob_token_ids, vocab_size);
 }
 
 // A stop token outside the vocabulary is never drawn; the worker need not know it.

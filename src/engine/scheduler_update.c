@@ -9,8 +9,8 @@ enum finish_reason request_check_stop(struct request *r, int32_t max_model_len)
     int32_t num_outputs = request_num_output_tokens(r);
     int32_t last = r->token_ids[r->num_tokens - 1];
     // EOS and stop tokens come before the length: an answer that ends by itself on its last allowed
-    // token is complete.
-    if (num_outputs >= r->sampling.min_tokens) {
+    // token is complete. Under an automaton an early one was the only choice left.
+    if (num_outputs >= r->sampling.min_tokens || r->sampling.num_automaton_words > 0) {
         if (last == r->sampling.eos_token_id)
             return FINISH_REASON_STOP;
         for (int32_t i = 0; i < r->sampling.num_stop_token_ids; i++) {

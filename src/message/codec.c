@@ -9,7 +9,7 @@
 //             cache_salt bin, sampling]
 // sampling   [temperature, top_p, min_p, top_k, presence, frequency, repetition, seed, max_tokens,
 //             min_tokens, eos_token_id, stop ids bin, bias ids bin, biases bin, allowed ids bin,
-//             num_logprobs, num_prompt_logprobs]
+//             bad words bin, automaton bin, logprob ids bin, num_logprobs, num_prompt_logprobs]
 // OUTPUTS    [17, engine_index, timestamp_ns, [output ...]]
 // output     [request_id, new ids bin, nil | [logprobs ...], first_prompt_logprob,
 //             [logprobs ...], finish_reason, refusal kind, its tokens, its limit, stop_token_id,
@@ -37,7 +37,7 @@ enum {
     MAX_CACHE_SALT_BYTES = 1 << 20,
 
     ADD_LEN = 10,
-    SAMPLING_LEN = 17,
+    SAMPLING_LEN = 20,
     OUTPUTS_LEN = 4,
     OUTPUT_LEN = 16,
     LOGPROBS_LEN = 3,
@@ -112,6 +112,9 @@ static void pack_sampling(msgpack_packer *pk, const struct sampling_params *s)
     pack_token_ids(pk, s->stop_token_ids, s->num_stop_token_ids);
     pack_logit_bias(pk, s);
     pack_token_ids(pk, s->allowed_token_ids, s->num_allowed_token_ids);
+    pack_elements(pk, s->bad_words, s->num_bad_word_ints, sizeof(*s->bad_words));
+    pack_elements(pk, s->automaton, s->num_automaton_words, sizeof(*s->automaton));
+    pack_token_ids(pk, s->logprob_token_ids, s->num_logprob_token_ids);
     msgpack_pack_int32(pk, s->num_logprobs);
     msgpack_pack_int32(pk, s->num_prompt_logprobs);
 }
@@ -383,6 +386,27 @@ static void read_logit_bias(struct reader *r, struct sampling_params *s, struct 
     s->logit_bias = pairs;
 }
 
+/** Lengths must be borne out by what follows them. */
+static void read_bad_words(struct reader *r, struct sampling_params *s, struct arena *arena)
+{
+    s->bad_words =
+        reader_token_ids(r, "bad_words", MAX_BAD_WORD_INTS, arena, &s->num_bad_word_ints);
+    for (int32_t i = 0; reader_ok(r) && i < s->num_bad_word_ints; i += 1 + s->bad_words[i]) {
+        if (s->bad_words[i] < 1 || s->bad_words[i] > s->num_bad_word_ints - 1 - i)
+            reader_fail(r, "bad_words", "a word of %d tokens before the last %d", s->bad_words[i],
+                        s->num_bad_word_ints - 1 - i);
+    }
+}
+
+static void read_automaton(struct reader *r, struct sampling_params *s, struct arena *arena)
+{
+    s->automaton = reader_u32s(r, "automaton", MAX_AUTOMATON_WORDS, arena, &s->num_automaton_words);
+    struct error why = {0};
+    if (reader_ok(r) && s->num_automaton_words > 0 &&
+        byte_automaton_check(s->automaton, s->num_automaton_words, &why) != STATUS_OK)
+        reader_fail(r, "automaton", "%s", why.message);
+}
+
 static void read_sampling(struct reader *r, struct sampling_params *s, struct arena *arena)
 {
     const float max = 1e30f; // finite
@@ -403,6 +427,10 @@ static void read_sampling(struct reader *r, struct sampling_params *s, struct ar
     read_logit_bias(r, s, arena);
     s->allowed_token_ids = reader_token_ids(r, "allowed_token_ids", MAX_ALLOWED_TOKEN_IDS, arena,
                                             &s->num_allowed_token_ids);
+    read_bad_words(r, s, arena);
+    read_automaton(r, s, arena);
+    s->logprob_token_ids = reader_token_ids(r, "logprob_token_ids", MAX_LOGPROB_TOKEN_IDS, arena,
+                                            &s->num_logprob_token_ids);
     s->num_logprobs = reader_i32(r, "num_logprobs", -1, MAX_VOCAB);
     s->num_prompt_logprobs = reader_i32(r, "num_prompt_logprobs", -1, MAX_VOCAB);
     if (reader_ok(r) && s->top_p == 0)

@@ -11,13 +11,16 @@
 
 #include "base/status.h"
 #include "base/str.h"
+#include "message/byte_automaton.h"
 
 enum {
-    MESSAGE_VERSION = 2, // in the handshake; a peer with another one is refused
+    MESSAGE_VERSION = 3, // in the handshake; a peer with another one is refused
     MAX_API_SERVERS = 64,
     MAX_STOP_TOKEN_IDS = 256,
     MAX_LOGIT_BIAS = 1024,
     MAX_ALLOWED_TOKEN_IDS = 4096,
+    MAX_BAD_WORD_INTS = 8192,
+    MAX_LOGPROB_TOKEN_IDS = 128,
     MAX_KV_CACHE_GROUPS = 8,
 };
 
@@ -44,6 +47,16 @@ struct sampling_params {
     const struct logit_bias *logit_bias;
     int32_t num_allowed_token_ids; // 0: all
     const int32_t *allowed_token_ids;
+    // Token sequences that must not come: each as its length and its ids, one after the other.
+    int32_t num_bad_word_ints;
+    const int32_t *bad_words;
+    // Which texts are allowed, see byte_automaton.h. Where nothing but the end is allowed, that
+    // comes even before min_tokens.
+    int32_t num_automaton_words; // 0: all texts
+    const uint32_t *automaton;
+    // With num_logprobs: these in place of the likeliest, in this order.
+    int32_t num_logprob_token_ids;
+    const int32_t *logprob_token_ids;
     int32_t num_logprobs;        // -1: none; 0: the sampled token's alone; k: the top k as well
     int32_t num_prompt_logprobs; // likewise for every prompt token
 };
@@ -69,6 +82,7 @@ enum finish_reason {
     FINISH_REASON_LENGTH = 1,
     FINISH_REASON_ABORT = 2,
     FINISH_REASON_ERROR = 3,
+    FINISH_REASON_REPETITION = 4, // seen by the API server; engines never give it
 };
 
 /** Log-probabilities at one position: the token that stands there first, then the most likely. */

@@ -9,8 +9,11 @@
 #include <omp.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "structured_output/token_trie.h"
+#include "worker/constraint.h"
 #include "worker/host_memory.h"
 #include "worker/sampler.h"
 
@@ -248,6 +251,7 @@ void model_runner_deinit(struct model_runner *runner)
     free(runner->gather);
     free(runner->outputs);
     free(runner->sampled_logprobs);
+    token_trie_destroy(runner->tokens);
     input_batch_deinit(&runner->batch);
     weight_store_close(&runner->weights);
     device_deinit(dev);
@@ -306,8 +310,14 @@ static void use_logits(struct model_runner *runner, const struct scheduler_outpu
                          row->sampling.num_prompt_logprobs, logits_row->logprobs, arena);
         return;
     }
-    const struct sampler_history history = {row->token_ids, row->num_prompt_tokens,
-                                            row->num_tokens};
+    struct sampler_history history = {row->token_ids, row->num_prompt_tokens, row->num_tokens,
+                                      NULL};
+    struct token_constraint constraint;
+    if (row->sampling.num_automaton_words > 0) {
+        if (!constraint_find(&constraint, runner->tokens, row, vocab_size, arena))
+            return; // no token: the request fails
+        history.constraint = &constraint;
+    }
     struct row_output *output = &runner->outputs[logits_row->seq];
     struct token_logprobs *logprobs = &runner->sampled_logprobs[logits_row->seq];
     output->token_id =
@@ -364,18 +374,60 @@ static void run_forward(struct model_runner *runner, const struct scheduler_outp
     workspace_release(&fwd->workspace, mark);
 }
 
+/** The bytes of all tokens, read when the first request needs them: a start that nobody asks for
+ *  structured output does not pay for it. */
+static void load_tokens(struct model_runner *runner)
+{
+    const struct serve_options *o = runner->config->options;
+    struct error err = {0};
+    int64_t start_ns = clock_monotonic_ns();
+    if (token_trie_load(&runner->tokens, o->tokenizer ? o->tokenizer : o->model, &err) !=
+        STATUS_OK) {
+        log_error("structured output is not possible: %s", err.message);
+        runner->tokens_failed = true;
+        return;
+    }
+    log_info("Structured output: %d tokens by their bytes, %.1f MiB, read in %.1f ms",
+             token_trie_num_tokens(runner->tokens),
+             (double)token_trie_bytes(runner->tokens) / (1024 * 1024),
+             (double)(clock_monotonic_ns() - start_ns) / 1e6);
+}
+
+/** Brings the automata of requests that come (or come back) to where their outputs have led. */
+static void start_automata(struct model_runner *runner, const struct scheduler_output *step)
+{
+    for (int32_t i = 0; i < step->num_new_requests; i++) {
+        struct batch_row *row = &runner->batch.rows[step->new_requests[i].row];
+        if (row->sampling.num_automaton_words == 0)
+            continue;
+        if (!runner->tokens && !runner->tokens_failed)
+            load_tokens(runner);
+        constraint_advance(row, runner->tokens, row->num_prompt_tokens);
+    }
+}
+
+/** A drawn token becomes part of its row. */
+static void append_token(struct model_runner *runner, int32_t row_index, int32_t token_id)
+{
+    struct batch_row *row = &runner->batch.rows[row_index];
+    input_batch_append(&runner->batch, row_index, token_id);
+    if (row->sampling.num_automaton_words > 0)
+        constraint_advance(row, runner->tokens, row->num_tokens - 1);
+}
+
 enum status model_runner_execute(struct model_runner *runner, const struct scheduler_output *step,
                                  struct model_runner_output *result, struct error *err)
 {
     forget_last_step(runner);
     input_batch_update(&runner->batch, step);
+    start_automata(runner, step);
     input_batch_build(&runner->batch, step, &runner->fwd);
     list_logits_rows(runner, step);
     if (runner->fwd.num_tokens > 0)
         run_forward(runner, step);
     for (int32_t seq = 0; seq < step->num_rows; seq++) {
         if (runner->outputs[seq].token_id >= 0)
-            input_batch_append(&runner->batch, step->rows[seq].row, runner->outputs[seq].token_id);
+            append_token(runner, step->rows[seq].row, runner->outputs[seq].token_id);
     }
     *result = (struct model_runner_output){step->num_rows, runner->outputs};
     return runner->dev.ops.synchronize(&runner->dev, err);

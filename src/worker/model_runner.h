@@ -14,6 +14,7 @@
 #include "worker/worker.h"
 
 struct logits_row;
+struct token_trie;
 
 /** Bytes of a step's memory, as planned and as allocated. */
 struct runner_sizes {
@@ -36,6 +37,8 @@ struct model_runner {
     struct layer_cache *caches; // [num_hidden_layers]
     struct input_batch batch;
     struct forward fwd;
+    struct token_trie *tokens; // NULL until the first request with an automaton
+    bool tokens_failed;        // they could not be read: such requests fail
 
     struct logits_row *logits_rows; // [max_num_batched_tokens]: this step's, in batch order
     int32_t num_logits_rows;

@@ -16,6 +16,8 @@
 static const int32_t tokens[] = {0, 1, 127, 128, 65535, 151935, INT32_MAX};
 static const int32_t other_tokens[] = {9, 8};
 static const float logprobs_a[] = {-0.5f, -INFINITY};
+static const int32_t bad_words[] = {2, 5, 6, 1, 9};
+static const uint32_t automaton[] = {2, 0, 1 | AUTOMATON_ACCEPTS, 1, 1u << 16 | 'z' << 8 | 'a'};
 static const struct logit_bias biases[] = {{5, -100.0f}, {6, INFINITY}};
 static const uint64_t ids[] = {1, UINT64_MAX, 1ull << 63};
 
@@ -109,6 +111,12 @@ static const struct message samples[] = {
                      .logit_bias = biases,
                      .num_allowed_token_ids = ARRAY_LEN(tokens),
                      .allowed_token_ids = tokens,
+                     .num_bad_word_ints = ARRAY_LEN(bad_words),
+                     .bad_words = bad_words,
+                     .num_automaton_words = ARRAY_LEN(automaton),
+                     .automaton = automaton,
+                     .num_logprob_token_ids = ARRAY_LEN(other_tokens),
+                     .logprob_token_ids = other_tokens,
                      .num_logprobs = 20,
                      .num_prompt_logprobs = -1,
                  },
@@ -158,6 +166,13 @@ static void assert_same_sampling(const struct sampling_params *a, const struct s
     assert_array(a->logit_bias, b->logit_bias, a->num_logit_bias, sizeof(struct logit_bias));
     assert_int_equal(a->num_allowed_token_ids, b->num_allowed_token_ids);
     assert_array(a->allowed_token_ids, b->allowed_token_ids, a->num_allowed_token_ids,
+                 sizeof(int32_t));
+    assert_int_equal(a->num_bad_word_ints, b->num_bad_word_ints);
+    assert_array(a->bad_words, b->bad_words, a->num_bad_word_ints, sizeof(int32_t));
+    assert_int_equal(a->num_automaton_words, b->num_automaton_words);
+    assert_array(a->automaton, b->automaton, a->num_automaton_words, sizeof(uint32_t));
+    assert_int_equal(a->num_logprob_token_ids, b->num_logprob_token_ids);
+    assert_array(a->logprob_token_ids, b->logprob_token_ids, a->num_logprob_token_ids,
                  sizeof(int32_t));
     assert_int_equal(a->num_logprobs, b->num_logprobs);
     assert_int_equal(a->num_prompt_logprobs, b->num_prompt_logprobs);
@@ -389,8 +404,8 @@ static void values_out_of_range_are_refused_by_name(void **state)
     static const struct logit_bias nan_bias[] = {{1, NAN}};
     static const struct token_logprobs nan_row = {
         .num_entries = 1, .token_ids = other_tokens, .logprobs = nan_logprob};
-    struct message m[16];
-    const char *fields[16];
+    struct message m[24];
+    const char *fields[24];
     size_t n = 0;
 #define CASE(sample, field, change) \
     do {                            \
@@ -417,6 +432,20 @@ static void values_out_of_range_are_refused_by_name(void **state)
     m[n].add.sampling.num_logit_bias = 1;
     m[n].add.sampling.logit_bias = nan_bias;
     fields[n++] = "logit_bias";
+    static const int32_t too_long_word[] = {1, 7, 2, 7}, empty_word[] = {0};
+    static const uint32_t stray_edge[] = {1, 0, 1, 1u << 16 | 'a' << 8 | 'a'};
+    m[n] = samples[1];
+    m[n].add.sampling.num_bad_word_ints = ARRAY_LEN(too_long_word);
+    m[n].add.sampling.bad_words = too_long_word;
+    fields[n++] = "bad_words";
+    m[n] = samples[1];
+    m[n].add.sampling.num_bad_word_ints = ARRAY_LEN(empty_word);
+    m[n].add.sampling.bad_words = empty_word;
+    fields[n++] = "bad_words";
+    m[n] = samples[1];
+    m[n].add.sampling.num_automaton_words = ARRAY_LEN(stray_edge);
+    m[n].add.sampling.automaton = stray_edge;
+    fields[n++] = "automaton";
     struct engine_core_output output = outputs[0];
     output.num_new_tokens = 1;
     output.logprobs = &nan_row;
