@@ -30,7 +30,8 @@ static const struct option table[] = {
      .offset = offsetof(struct plan_options, gpu_memory),
      .default_text = "None",
      .range = "[1,inf)",
-     .help = "Plan for a GPU with so many bytes, all of them free, e.g. 141G or 80GiB in bytes."},
+     .help =
+         "Plan for a GPU with so many bytes, all of them free, e.g. 141G (G: 1024^3, g: 1000^3)."},
     {.name = "host-memory",
      .kind = OPTION_HUMAN64,
      .offset = offsetof(struct plan_options, host_memory),
@@ -113,8 +114,7 @@ static void choose_gpu(struct serve_options *serve)
 static void print_remedies(struct buf *out, const struct plan_verdict *verdict)
 {
     if (verdict->num_remedies == 0)
-        buf_append_c(out,
-                     "No single flag makes it fit; it needs more memory or a smaller model.\n");
+        buf_append_c(out, "No flags make it fit; it needs more memory or a smaller model.\n");
     else
         buf_append_c(out, "Any one of these makes it fit\n");
     for (int32_t i = 0; i < verdict->num_remedies; i++)

@@ -1,5 +1,4 @@
-// Which single flags would make a refused plan fit. Every answer was tried: a plan was made with
-// it.
+// Which flags would make a refused plan fit. Every answer was tried: a plan was made with it.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -172,6 +171,31 @@ static void try_dtypes(struct search *s)
     forget_changes(s);
 }
 
+/** Where no single flag is enough: small steps of few requests, and what length they leave. */
+static void try_small_server(struct search *s)
+{
+    enum { FEW_SEQS = 8, SMALL_STEP = 256 };
+    int32_t good = 0;
+    s->options.max_num_seqs = FEW_SEQS;
+    s->options.max_num_batched_tokens = SMALL_STEP;
+    for (int32_t bad = s->refused->max_model_len + 1; bad - good > 1;) {
+        int32_t middle = good + (bad - good) / 2;
+        set_model_len(s, middle);
+        if (fits(s))
+            good = middle;
+        else
+            bad = middle;
+    }
+    forget_changes(s);
+    if (good == 0)
+        return;
+    struct plan_remedy *remedy = add_remedy(s);
+    snprintf(remedy->flags, sizeof(remedy->flags),
+             "--max-num-seqs %d --max-num-batched-tokens %d --max-model-len %d", FEW_SEQS,
+             SMALL_STEP, good);
+    snprintf(remedy->effect, sizeof(remedy->effect), "a small server");
+}
+
 void plan_find_remedies(struct plan_verdict *verdict, const struct engine_config *refused,
                         int64_t memory_bytes)
 {
@@ -184,4 +208,6 @@ void plan_find_remedies(struct plan_verdict *verdict, const struct engine_config
     try_cache_size(&s);
     try_dtypes(&s);
     try_smaller(&s);
+    if (verdict->num_remedies == 0)
+        try_small_server(&s);
 }

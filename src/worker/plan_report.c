@@ -103,23 +103,25 @@ static void append_groups(struct buf *out, const struct kv_cache_config *kv_cach
 
 static void append_memory(struct buf *out, const struct engine_config *config)
 {
-    const char *whose = config->has_given_memory ? "given" : "of this host";
-    buf_printf(out, "  %-22s%12s of %s %s", "in all",
-               byte_text(engine_config_total_bytes(config)).text,
-               byte_text(config->memory_total_bytes).text, whose);
-    if (!config->has_given_memory)
-        buf_printf(out, ", %s of it free", byte_text(config->memory_free_bytes).text);
-    buf_append_char(out, '\n');
+    buf_printf(out, "  %-22s%12s of ", "in all", byte_text(engine_config_total_bytes(config)).text);
+    if (config->has_given_memory)
+        buf_printf(out, "the %s given\n", byte_text(config->memory_total_bytes).text);
+    else
+        buf_printf(out, "this host's %s, %s of them free\n",
+                   byte_text(config->memory_total_bytes).text,
+                   byte_text(config->memory_free_bytes).text);
 }
 
 void plan_report_text(struct buf *out, const struct engine_config *config)
 {
     const struct kv_cache_config *kv_cache = &config->kv_cache;
-    buf_printf(out, "Memory plan: %s, %s tokens at most\n", config->model->architecture,
+    buf_printf(out, "Memory plan: %s, requests of up to %s tokens\n", config->model->architecture,
                number_text(config->max_model_len).text);
-    buf_printf(out, "  %-22s%12s, %s used in place from the mapped files, %s copied\n", "weights",
-               byte_text(weights_total(config)).text, byte_text(config->mapped_bytes).text,
-               byte_text(config->weight_bytes).text);
+    buf_printf(out, "  %-22s%12s", "weights", byte_text(weights_total(config)).text);
+    if (config->mapped_bytes > 0)
+        buf_printf(out, ", %s of them used in place from the mapped files, %s copied",
+                   byte_text(config->mapped_bytes).text, byte_text(config->weight_bytes).text);
+    buf_append_char(out, '\n');
     for (int kind = 0; kind < NUM_WEIGHT_KINDS; kind++) {
         bool is_tied_head = kind == WEIGHT_KIND_HEAD && config->model->tie_word_embeddings &&
                             config->weight_kind_bytes[kind] == 0;

@@ -47,7 +47,7 @@ double engine_config_concurrency(const struct engine_config *config, int32_t len
 /**
  * Looks for single flags that make a plan fit which engine_config_plan_for() refused with
  * OUT_OF_MEMORY: each is tried with a plan of its own, at its least change. Those that take nothing
- * from clients come first. `memory_bytes` as there.
+ * from clients come first. Where there is none, several flags at once. `memory_bytes` as there.
  */
 void plan_find_remedies(struct plan_verdict *verdict, const struct engine_config *refused,
                         int64_t memory_bytes);
