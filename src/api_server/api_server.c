@@ -9,6 +9,7 @@
 
 #include "api_server/generation.h"
 #include "api_server/model_facts.h"
+#include "api_server/response_store.h"
 #include "api_server/router.h"
 #include "api_server/server.h"
 #include "base/clock.h"
@@ -22,6 +23,8 @@ enum {
     SLOW_TICK_MS = 100, // slow readers, keep-alive comments
     FLUSH_MS = 250,     // at most, for the last answers to leave the process
     NUM_POOL_THREADS = 4,
+    MAX_RESPONSES = 1024, // stored ones; older ones are forgotten
+    MAX_RESPONSE_BYTES = 64 << 20,
     EXIT_CANNOT_START = 3,
 };
 
@@ -180,6 +183,8 @@ static enum status start(struct api_server *server, int listen_fd, const char *i
     const struct serve_options *o = server->options;
     TRY(init_cors(server, err));
     init_keys(server);
+    if (o->enable_responses_store)
+        server->responses = response_store_create(MAX_RESPONSES, MAX_RESPONSE_BYTES);
     TRY(model_facts_load(&server->facts, o, err));
     TRY(engine_client_create(&server->engine, ipc_dir, server->client_index, server->page, err));
     server->again_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -211,6 +216,7 @@ static void stop(struct api_server *server)
         generation_drop_all(server);
     http_server_destroy(server->http);
     engine_client_destroy(server->engine);
+    response_store_destroy(server->responses);
     model_facts_deinit(&server->facts);
     json_decref(server->cors.origins);
     json_decref(server->cors.methods);

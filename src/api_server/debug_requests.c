@@ -214,11 +214,8 @@ static void on_histories(void *context, const struct message *reply)
 
 void serving_debug_request(struct api_call *call)
 {
-    struct str path = http_exchange_path(call->exchange);
-    size_t at = str_find(path, STR(DEBUG_REQUESTS_PATH), 0);
     struct question *question = ask(call);
-    question->id =
-        arena_str(&call->arena, str_slice(path, at + sizeof(DEBUG_REQUESTS_PATH) - 1, path.len));
+    question->id = arena_str(&call->arena, call->path_value);
     struct message message = {.kind = MESSAGE_FIND_REQUEST};
     message.find_request.external_id = str_hash(question->id);
     engine_client_ask(call->server->engine, &message, on_histories, question);

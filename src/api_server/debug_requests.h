@@ -8,10 +8,7 @@
 #include "api_server/router.h"
 #include "message/message.h"
 
-/** Path of a request's history; its id follows. */
-#define DEBUG_REQUESTS_PATH "/debug/requests/"
-
-/** GET /debug/requests/ID. */
+/** GET /debug/requests/{request_id}. */
 void serving_debug_request(struct api_call *call);
 
 /** POST /debug/recording: the engine writes its flight recorder to a file. */

@@ -121,6 +121,9 @@ void generation_drop_all(struct api_server *server);
 /** Body to prompts; fills g->error on failure. Any thread. */
 enum status generation_prepare(struct generation *g);
 
+/** Renders g->chat into one prompt; for every endpoint that is a chat. Any thread. */
+enum status chat_make_prompts(struct generation *g, struct api_error *err);
+
 // ---- parts that answers share (answer.c) ----
 
 /** "stop", "length" ... or null, as JSON. */
@@ -134,6 +137,9 @@ void answer_write_ids(struct buf *out, const int32_t *ids, int32_t num_ids);
 /** The ids if the client asked for them, else null. */
 void answer_write_token_ids(struct buf *out, const struct choice *choice, int32_t first,
                             int32_t end);
+/** What the render endpoints answer (serving_render.c). */
+void render_write_chat(struct generation *g, struct buf *out);
+void render_write_completions(struct generation *g, struct buf *out);
 void answer_write_prompt_logprobs(struct buf *out, const struct choice *choice);
 struct logprob_format answer_logprob_format(const struct generation *g);
 /** Starts an event: "data: {...,"choices":[". */

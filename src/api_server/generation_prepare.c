@@ -153,7 +153,7 @@ static enum status prepare(struct generation *g, struct api_error *err)
 /** Keeps of the prompts' texts what the answer needs; the rest goes with the JSON. */
 static void keep_texts(struct generation *g)
 {
-    bool keep = g->fields->echo || g->fields->return_prompt_text;
+    bool keep = g->fields->echo || g->fields->return_prompt_text || g->kind->answer_prepared;
     for (int32_t i = 0; i < g->num_prompts; i++) {
         struct prompt *p = &g->prompts[i];
         if (!keep)

@@ -92,6 +92,13 @@ static const struct {
     [HANDLER_TOKENIZE] = {"/tokenize", "POST"},
     [HANDLER_DETOKENIZE] = {"/detokenize", "POST"},
     [HANDLER_RESET_PREFIX_CACHE] = {"/reset_prefix_cache", "POST"},
+    [HANDLER_CHAT_RENDER] = {"/v1/chat/completions/render", "POST"},
+    [HANDLER_COMPLETION_RENDER] = {"/v1/completions/render", "POST"},
+    [HANDLER_RESPONSES] = {"/v1/responses", "POST"},
+    [HANDLER_RESPONSE] = {"/v1/responses/{response_id}", "GET"},
+    [HANDLER_RESPONSE_CANCEL] = {"/v1/responses/{response_id}/cancel", "POST"},
+    [HANDLER_MESSAGES] = {"/v1/messages", "POST"},
+    [HANDLER_COUNT_TOKENS] = {"/v1/messages/count_tokens", "POST"},
     [HANDLER_NONE] = {"none", "none"},
 };
 

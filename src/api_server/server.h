@@ -20,6 +20,7 @@
 #include "tokenizer/tokenizer.h"
 
 struct generation;
+struct response_store;
 
 /** What does not change after start, so that any thread may read it. */
 struct model_facts {
@@ -53,6 +54,7 @@ struct api_server {
     struct metrics metrics;
 
     struct generation *generations;   // all that live
+    struct response_store *responses; // NULL: none are kept
     int64_t num_queued_prompt_tokens; // of requests whose first token is still to come
     int32_t server_load;              // requests under way, for /load
     bool stopping;

@@ -151,6 +151,18 @@ static const struct generation_kind completion_kind = {
     .write_stream_error = sse_fail_stream,
 };
 
+static const struct generation_kind render_kind = {
+    .id_prefix = "cmpl-",
+    .parse = parse,
+    .make_prompts = make_prompts,
+    .answer_prepared = render_write_completions,
+};
+
+void serving_completion_render(struct api_call *call)
+{
+    generation_begin(call, &render_kind);
+}
+
 void serving_completion(struct api_call *call)
 {
     generation_begin(call, &completion_kind);

@@ -71,6 +71,8 @@ struct serve_options {
     int32_t shutdown_timeout_s;
     int32_t keep_alive_timeout_s; // VLLM_HTTP_TIMEOUT_KEEP_ALIVE
     bool server_dev_mode;         // VLLM_SERVER_DEV_MODE
+    bool enable_responses_store;  // VLLM_ENABLE_RESPONSES_API_STORE
+    bool disable_fastapi_docs;
 
     // ModelConfig, LoadConfig
     const char *model;     // a directory
@@ -127,6 +129,12 @@ void options_deinit(struct serve_options *options);
 
 /** Appends what differs from the defaults, for the log: {'port': 8001, 'api_key': ['***']}. */
 void options_non_default(const struct serve_options *options, struct buf *out);
+
+/** Appends every option as a JSON object; keys are masked. */
+void options_write_json(const struct serve_options *options, struct buf *out);
+
+/** Appends the VLLM_ variables of the environment as a JSON object, but for keys. */
+void options_write_environment_json(struct buf *out);
 
 /** The environment variable `name`; NULL when it is not set or empty. */
 const char *options_env(const char *name);

@@ -19,7 +19,7 @@ enum engine_state {
 
 enum {
     NUM_ITERATION_TOKEN_BUCKETS = 15, // 1 8 16 32 ... 16384, +Inf
-    NUM_FRONT_COUNTERS = 512,
+    NUM_FRONT_COUNTERS = 1024,
 };
 
 /** Written by the EngineCore alone, but for state, pid and generation, which the launcher sets when
