@@ -56,9 +56,13 @@ enum status api_server_check_model(const struct api_server *server, struct str m
         if (str_eq_c(model, names->items[i]))
             return STATUS_OK;
     }
-    enum status status =
-        api_error_set(err, API_ERROR_NOT_FOUND, "The model `" STR_FORMAT "` does not exist.",
-                      STR_ARG(str_slice(model, 0, 200)));
+    struct buf served = {0};
+    for (int32_t i = 0; i < names->len; i++)
+        buf_printf(&served, "%s`%s`", i > 0 ? ", " : "", names->items[i]);
+    enum status status = api_error_set(
+        err, API_ERROR_NOT_FOUND, "The model `" STR_FORMAT "` does not exist. Served here: %.*s.",
+        STR_ARG(str_slice(model, 0, 200)), (int)min_i64((int64_t)served.len, 1000), served.ptr);
+    buf_deinit(&served);
     snprintf(err->param, sizeof(err->param), "model");
     return status;
 }

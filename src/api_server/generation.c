@@ -359,6 +359,7 @@ static void start_choice(struct generation *g, struct prompt *p, int32_t index, 
                                        .stops = &g->stops,
                                        .min_tokens = p->sampling.min_tokens,
                                        .skip_special_tokens = g->fields->skip_special_tokens,
+                                       .repetition = s->repetition,
                                        .drop_tokens = s->has_max_tokens && s->max_tokens == 0,
                                    });
     c->is_queued = true;

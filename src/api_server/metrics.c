@@ -395,7 +395,8 @@ static void render_counters(struct render *r)
                                           "finished_reason=\"abort\"", "finished_reason=\"error\"",
                                           "finished_reason=\"repetition\""};
     const double successes[] = {total(m, METRIC_SUCCESS_STOP), total(m, METRIC_SUCCESS_LENGTH),
-                                total(m, METRIC_SUCCESS_ABORT), total(m, METRIC_SUCCESS_ERROR), 0};
+                                total(m, METRIC_SUCCESS_ABORT), total(m, METRIC_SUCCESS_ERROR),
+                                total(m, METRIC_SUCCESS_REPETITION)};
     counter_by(r, "vllm:request_success", "Count of successfully processed requests.", reasons,
                successes, 5);
 }

@@ -31,6 +31,7 @@ void request_timings_log(const struct choice *choice)
         [FINISH_REASON_LENGTH] = "length",
         [FINISH_REASON_ABORT] = "abort",
         [FINISH_REASON_ERROR] = "error",
+        [FINISH_REASON_REPETITION] = "repetition",
     };
     const struct generation *g = choice->generation;
     const struct output_processor *p = &choice->out;

@@ -27,6 +27,7 @@ struct model_facts {
     struct model_config config;
     struct tokenizer *tokenizer;
     struct chat_template *chat_template; // NULL: the model has none
+    struct chat_template *tool_template; // where there are tools; NULL: as without
     bool wants_content_parts;
     json_t *special_tokens;          // object of strings, for templates
     json_t *default_template_kwargs; // object or NULL

@@ -817,7 +817,7 @@ static void errors_have_the_right_code_type_and_param(void **state)
         const char *type, *param, *message;
     } rows[] = {
         {CHAT, "{\"model\":\"nope\"," MESSAGES "}", 404, "NotFoundError", "model",
-         "The model `nope` does not exist."},
+         "The model `nope` does not exist. Served here: `demo`, `alias`."},
         {COMPLETIONS, "{\"prompt\":\"x\",\"top_p\":0}", 400, "BadRequestError", "top_p",
          "top_p must be in (0, 1], got 0.0. (parameter=top_p, value=0.0)"},
         {CHAT, "{\"model\":\"demo\"}", 400, "Bad Request", "body.messages",
