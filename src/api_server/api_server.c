@@ -21,6 +21,7 @@ enum {
     BODY_TIMEOUT_S = 60,
     TICK_MS = 20,       // engine restarts, unsent requests, shutdown
     SLOW_TICK_MS = 100, // slow readers, keep-alive comments
+    GPU_TICK_MS = 5000, // readings of GPUs
     FLUSH_MS = 250,     // at most, for the last answers to leave the process
     NUM_POOL_THREADS = 4,
     MAX_RESPONSES = 1024, // stored ones; older ones are forgotten
@@ -115,6 +116,12 @@ static void on_slow_tick(void *context)
     generation_tick_all(context);
 }
 
+static void on_gpu_tick(void *context)
+{
+    struct api_server *server = context;
+    gpu_monitor_tick(&server->gpus, server->pool);
+}
+
 static void on_stop_signal(void *context)
 {
     struct api_server *server = context;
@@ -177,6 +184,7 @@ static enum status watch(struct api_server *server)
     TRY(http_server_watch(http, tokenizer_pool_fd(server->pool), on_pool_readable, server));
     TRY(http_server_every(http, TICK_MS, on_tick, server));
     TRY(http_server_every(http, SLOW_TICK_MS, on_slow_tick, server));
+    TRY(http_server_every(http, GPU_TICK_MS, on_gpu_tick, server));
     TRY(http_server_on_signal(http, SIGTERM, on_stop_signal, server));
     return http_server_on_signal(http, SIGINT, on_stop_signal, server);
 }
@@ -216,6 +224,7 @@ static enum status start(struct api_server *server, int listen_fd, const char *i
 static void stop(struct api_server *server)
 {
     tokenizer_pool_destroy(server->pool);
+    gpu_monitor_deinit(&server->gpus);
     if (server->engine && server->http)
         generation_drop_all(server);
     http_server_destroy(server->http);
@@ -242,6 +251,8 @@ int api_server_main(const struct serve_options *options, int32_t client_index, i
         .again_fd = -1,
         .metrics = {.page = page, .options = options, .client_index = client_index},
     };
+    server.metrics.gpus = &server.gpus.shown;
+    metrics_begin(&server.metrics);
     struct error err = {0};
     if (start(&server, listen_fd, ipc_dir, &err) != STATUS_OK) {
         log_error("the API server cannot start: %s", err.message);

@@ -421,6 +421,7 @@ static void run(struct generation *g)
         g->last_write_ns = clock_monotonic_ns();
     }
     announce(g);
+    metrics_count(&g->server->metrics, METRIC_REQUESTS_RECEIVED, g->num_choices);
     for (int32_t i = 0; i < g->num_choices; i++)
         engine_client_add(g->server->engine, &g->choices[i].out.engine);
 }

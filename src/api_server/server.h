@@ -53,6 +53,7 @@ struct api_server {
     struct tokenizer_pool *pool;
     int again_fd; // set when the engine's messages took their whole turn
     struct metrics metrics;
+    struct gpu_monitor gpus;
 
     struct generation *generations;   // all that live
     struct response_store *responses; // NULL: none are kept

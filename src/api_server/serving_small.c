@@ -26,6 +26,7 @@ void serving_load(struct api_call *call)
 void serving_metrics(struct api_call *call)
 {
     struct buf out = {0};
+    gpu_monitor_refresh(&call->server->gpus, call->server->pool);
     metrics_render(&call->server->metrics, &out);
     api_call_reply(call, 200, "text/plain; version=0.0.4; charset=utf-8", buf_str(&out));
     buf_deinit(&out);

@@ -86,7 +86,7 @@ void engine_core_publish_facts(struct engine_core *core, const struct engine_con
 /** Beats, and brings the page's gauges and counters up to date. */
 void engine_core_publish(struct engine_core *core, int64_t now_ns);
 
-/** Counts a step into the page's histogram of tokens per step. */
+/** Counts a step: its tokens, and the time of its phases. */
 void engine_core_count_step(struct engine_core *core, int64_t num_tokens);
 
 /** The line of throughput and cache use, when its time has come. */
