@@ -115,10 +115,8 @@ static enum status start(struct engine_core *core, struct engine_config *config,
     engine_core_init(core, config, page);
     log_config(core, config);
 
-    int64_t load_ns = clock_monotonic_ns();
     TRY(executor_create(&core->executor, config, &page->progress, err));
-    log_info("Loading weights took %.2f seconds", seconds_since(load_ns));
-
+    engine_config_log_cache(config);
     engine_core_publish_facts(core, config);
     TRY(channel_bind(&core->channel, ipc_dir, err));
     log_info("init engine (profile, create kv cache, warmup model) took %.2f s",

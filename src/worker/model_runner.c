@@ -166,10 +166,12 @@ static enum status allocate_kv_pool(struct model_runner *runner, struct error *e
 static enum status load_model(struct model_runner *runner, struct error *err)
 {
     const struct engine_config *config = runner->config;
+    int64_t start_ns = clock_monotonic_ns();
     struct weight_store_options options;
     TRY(model_runner_weight_options(&options, config->options, config->model, WEIGHTS_LOAD, err));
     TRY(weight_store_open(&runner->weights, &runner->dev, &options, err));
     TRY(model_load(&runner->model, config->model, config->max_model_len, &runner->weights, err));
+    runner->load_ns = clock_monotonic_ns() - start_ns;
     const struct weight_bytes *bytes = &runner->weights.bytes;
     if (bytes->copied != config->weight_bytes || bytes->mapped != config->mapped_bytes)
         return error_set(err, STATUS_INVALID,

@@ -32,6 +32,7 @@ struct model_runner {
     struct device dev;
     struct weight_store weights;
     struct model model;
+    int64_t load_ns; // how long the weights took
     struct runner_sizes sizes;
     void *kv_pool;
     struct layer_cache *caches; // [num_hidden_layers]

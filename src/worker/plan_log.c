@@ -36,7 +36,7 @@ static void log_lines(struct str text)
 
 void engine_config_log(const struct engine_config *config)
 {
-    const struct kv_cache_config *kv_cache = &config->kv_cache;
+    log_info("Resolved architecture: %s", config->model->architecture);
     log_dtype(config);
     log_info("Using max model len %d", config->max_model_len);
     if (config->options->enable_chunked_prefill != TRISTATE_FALSE)
@@ -46,6 +46,11 @@ void engine_config_log(const struct engine_config *config)
     plan_report_text(&table, config);
     log_lines(buf_str(&table));
     buf_deinit(&table);
+}
+
+void engine_config_log_cache(const struct engine_config *config)
+{
+    const struct kv_cache_config *kv_cache = &config->kv_cache;
     if (config->options->num_gpu_blocks_override > 0)
         log_info("Overriding num_gpu_blocks=%" PRId64 " with num_gpu_blocks_override=%d",
                  config->available_bytes > 0 ? config->available_bytes / kv_cache->block_bytes : 0,

@@ -68,6 +68,9 @@ void engine_config_deinit(struct engine_config *config);
 /** Logs the plan as a table, before a weight is read. */
 void engine_config_log(const struct engine_config *config);
 
+/** Logs the size of the cache as operators' scripts look for it, once it is there. */
+void engine_config_log_cache(const struct engine_config *config);
+
 /**
  * Maps the checkpoint, builds the model and allocates exactly what was planned. `config`, its
  * options and its model outlive the executor. `progress` (may be NULL) grows while a long step
