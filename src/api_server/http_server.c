@@ -25,12 +25,14 @@
 
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
+#include <event2/bufferevent_ssl.h>
 #include <event2/event.h>
 #include <event2/http.h>
 #include <event2/http_struct.h>
 #include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
 
+#include "api_server/tls.h"
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -536,7 +538,18 @@ static void on_accept_tick(evutil_socket_t fd, short what, void *context)
 static struct bufferevent *new_bufferevent(struct event_base *base, void *context)
 {
     const struct http_server *server = context;
-    struct bufferevent *bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
+    struct tls *tls = server->options.tls;
+    struct ssl_st *session = tls ? tls_session(tls) : NULL;
+    struct bufferevent *bev;
+    if (!tls)
+        bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
+    else if (session) // takes it
+        bev = bufferevent_openssl_socket_new(base, -1, session, BUFFEREVENT_SSL_ACCEPTING,
+                                             BEV_OPT_CLOSE_ON_FREE);
+    else
+        bev = NULL;
+    if (bev && tls) // requests and answers say themselves where they end
+        bufferevent_openssl_set_allow_dirty_shutdown(bev, 1);
     if (bev)
         bufferevent_setwatermark(bev, EV_READ, 0,
                                  (size_t)server->options.max_body_bytes + MAX_EARLY_BYTES);

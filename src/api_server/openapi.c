@@ -155,7 +155,7 @@ static void write_operation(struct buf *out, const struct api_server *server,
                    ",\"requestBody\":{\"required\":true,\"content\":{\"application/json\":"
                    "{\"schema\":{\"$ref\":\"#/components/schemas/%s\"}}}}",
                    route->request);
-    if (server->options->api_keys.len > 0 && router_needs_key(str_from(route->path)))
+    if (router_needs_key(server, str_from(route->path)))
         buf_append_c(out, ",\"security\":[{\"bearer\":[]}]");
     buf_append_c(out, ",\"responses\":{\"200\":{\"description\":\"Success\"}");
     if (route->request)

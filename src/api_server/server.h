@@ -5,11 +5,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "api_server/api_keys.h"
 #include "api_server/engine_client.h"
 #include "api_server/http_server.h"
 #include "api_server/metrics.h"
 #include "api_server/openai_protocol.h"
-#include "api_server/sha256.h"
 #include "api_server/tokenizer_pool.h"
 #include "base/arena.h"
 #include "base/buf.h"
@@ -20,6 +20,7 @@
 #include "tokenizer/tokenizer.h"
 
 struct generation;
+struct tls;
 struct response_store;
 
 /** What does not change after start, so that any thread may read it. */
@@ -47,7 +48,8 @@ struct api_server {
     int32_t client_index;
     struct model_facts facts;
     struct cors cors;
-    struct sha256 *key_digests; // of --api-key, one each
+    struct key_digest *key_digests; // of --api-key, one each
+    struct tls *tls;                // NULL: plain HTTP
     struct http_server *http;
     struct engine_client *engine;
     struct tokenizer_pool *pool;
@@ -57,7 +59,6 @@ struct api_server {
 
     struct generation *generations;   // all that live
     struct response_store *responses; // NULL: none are kept
-    int64_t num_queued_prompt_tokens; // of requests whose first token is still to come
     int32_t server_load;              // requests under way, for /load
     bool stopping;
     int64_t stop_deadline_ns;  // what runs then is aborted
@@ -71,6 +72,12 @@ struct api_server {
 static inline int32_t api_server_max_model_len(const struct api_server *server)
 {
     return atomic_load(&server->page->engine.max_model_len);
+}
+
+/** What this server counts for all servers of the host to see. */
+static inline struct front_page *api_server_front(const struct api_server *server)
+{
+    return &server->page->fronts[server->client_index];
 }
 
 /** Whether new requests can be taken: the engine is up and nobody is stopping. Any thread. */

@@ -9,7 +9,6 @@
 #include <cmocka.h>
 
 #include "api_server/metrics.h"
-#include "api_server/sha256.h"
 #include "base/memory.h"
 
 static const char *names[] = {"m\"x"};
@@ -237,29 +236,6 @@ static void disabled_statistics_leave_no_vllm_series(void **state)
     free(text);
 }
 
-static void sha256_gives_the_standards_digests(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *text, *hex;
-    } rows[] = {
-        {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
-        {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
-        {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
-         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
-        {"abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqr"
-         "lmnopqrsmnopqrstnopqrstu",
-         "cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1"},
-    };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        struct sha256 digest = sha256_of(str_from(rows[i].text));
-        char hex[65];
-        for (int b = 0; b < 32; b++)
-            snprintf(hex + 2 * b, 3, "%02x", digest.bytes[b]);
-        assert_string_equal(hex, rows[i].hex);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -275,7 +251,6 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(gauges_of_an_engine_that_is_gone_are_zero, setup, teardown),
         cmocka_unit_test_setup_teardown(disabled_statistics_leave_no_vllm_series, setup, teardown),
-        cmocka_unit_test(sha256_gives_the_standards_digests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

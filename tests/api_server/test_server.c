@@ -1022,7 +1022,7 @@ static void tool_history_renders(void **state)
 
 // ---- servers with other options ----
 
-static void keys_are_asked_for_on_guarded_paths_only(void **state)
+static void keys_are_asked_for_everywhere_but_on_probes_and_metrics(void **state)
 {
     (void)state;
     static const char *keys[] = {"alpha-1", "beta-22"};
@@ -1055,7 +1055,39 @@ static void keys_are_asked_for_on_guarded_paths_only(void **state)
         http_answer_free(&a);
     }
     assert_int_equal(health(f), 503); // open, and there is no engine
-    struct http_answer a = http_call(f->port, "POST", "/tokenize", "", "{\"prompt\":\"x\"}");
+    static const struct {
+        const char *method, *path;
+        int status;
+    } paths[] = {
+        {"GET", "/ping", 503},
+        {"GET", "/metrics", 200},
+        {"GET", "/metrics/", 200},
+        {"OPTIONS", "/v1/models", 405},
+        {"POST", "/tokenize", 401},
+        {"GET", "/version", 401},
+        {"GET", "/load", 401},
+        {"GET", "/", 401},
+        {"GET", "/nothing", 401},
+        {"GET", "/healthy", 401},
+        {"GET", "/health/", 401},
+        {"GET", "//metrics", 401},
+        {"POST", "/debug/recording", 401},
+        {"GET", "/v1", 401},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
+        struct http_answer a = http_call(f->port, paths[i].method, paths[i].path, "", "");
+        if (a.status != paths[i].status)
+            fail_msg("%s %s: %d", paths[i].method, paths[i].path, a.status);
+        http_answer_free(&a);
+    }
+    fixture_stop(f);
+
+    options.api_key_for_metrics = true;
+    f = fixture_start(&options, false);
+    struct http_answer a = http_call(f->port, "GET", "/metrics", "", "");
+    assert_int_equal(a.status, 401);
+    http_answer_free(&a);
+    a = http_call(f->port, "GET", "/metrics", "Authorization: Bearer beta-22\r\n", "");
     assert_int_equal(a.status, 200);
     http_answer_free(&a);
     fixture_stop(f);
@@ -1195,7 +1227,7 @@ int main(void)
         cmocka_unit_test_setup(cors_allows_everybody_by_default, reset),
         cmocka_unit_test_setup(request_ids_come_from_the_header_then_the_body, reset),
         cmocka_unit_test_setup(tool_history_renders, reset),
-        cmocka_unit_test(keys_are_asked_for_on_guarded_paths_only),
+        cmocka_unit_test(keys_are_asked_for_everywhere_but_on_probes_and_metrics),
         cmocka_unit_test(admission_limits_answer_503_before_anything_is_sent),
         cmocka_unit_test(sigterm_ends_running_requests_with_finish_reason_abort),
         cmocka_unit_test(sigterm_with_a_timeout_lets_requests_end),

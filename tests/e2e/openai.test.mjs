@@ -79,7 +79,8 @@ test('completions answer text, token ids and batches', async () => {
   const one = await ask('Once upon a time');
   assert.equal(one.object, 'text_completion');
   assert.ok(one.choices[0].text.length > 0);
-  const { body } = await server.post('/tokenize', { model: 'demo', prompt: 'Once upon a time' });
+  const { body } = await server.post('/tokenize', { model: 'demo', prompt: 'Once upon a time' },
+    { authorization: `Bearer ${KEY}` });
   const ids = await ask(body.tokens);
   assert.equal(ids.choices[0].text, one.choices[0].text);
   const batch = await ask(['Once upon a time', 'The sky is']);
@@ -152,9 +153,11 @@ for (const [what, type, status, { key, ...change }] of failures) {
   });
 }
 
-test('every configured key is good, and none is needed outside /v1', async () => {
+test('every configured key is good, and only probes and metrics go without', async () => {
   const other = connect('beta-22');
   assert.ok((await other.models.list()).data.length === 1);
-  for (const route of ['/health', '/version', '/metrics', '/ping', '/load'])
+  for (const route of ['/health', '/metrics', '/ping'])
     assert.equal((await server.get(route)).status, 200, route);
+  for (const route of ['/version', '/load', '/openapi.json'])
+    assert.equal((await server.get(route)).status, 401, route);
 });
