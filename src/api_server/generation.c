@@ -122,7 +122,7 @@ static void count_finish(struct choice *c)
     if (--c->prompt->num_unfinished == 0) {
         metrics_observe(m, METRIC_MAX_NUM_GENERATION_TOKENS, c->prompt->max_generated);
         metrics_observe(m, METRIC_PARAMS_N,
-                        c->generation->num_choices / c->generation->num_prompts);
+                        (double)c->generation->num_choices / c->generation->num_prompts);
     }
 }
 

@@ -1,6 +1,7 @@
 // Arithmetic and slices, as Python's.
 #include "tokenizer/jinja_value.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -310,6 +311,7 @@ enum status jinja_slice(struct jinja_runtime *rt, struct jinja_value value,
     if (by == 0)
         return jinja_fail(rt, STATUS_INVALID, "slice step cannot be zero");
     by = clamp(by, -len - 1, len + 1); // no further step can matter; keeps the sums in range
+    assert(by != 0);
     TRY(slice_bound(rt, start, len, by < 0, by < 0 ? len - 1 : 0, &from));
     TRY(slice_bound(rt, stop, len, by < 0, by < 0 ? -1 : len, &to));
     int64_t count = by > 0 ? (to - from + by - 1) / by : (from - to - by - 1) / -by;
