@@ -272,8 +272,8 @@ struct request *request_table_add(struct request_table *table,
         .memory = r->memory,
         .memory_bytes = r->memory_bytes,
     };
+    // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the memory allocated after that free()
     lay_out(r, from, r->memory, max_tokens, max_blocks, num_groups);
-    // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): laid out in the memory allocated after that free()
     copy_bytes(r->token_ids, message->prompt_token_ids, message->num_prompt_tokens,
                sizeof(int32_t));
     copy_bytes(r->token_ids + message->num_prompt_tokens, message->output_token_ids,
