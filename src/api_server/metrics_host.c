@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -16,7 +17,10 @@ static bool read_pages(int32_t pid, double *virtual_pages, double *resident_page
     FILE *file = fopen(path, "re");
     if (!file)
         return false;
-    bool is_read = fscanf(file, "%lf %lf", virtual_pages, resident_pages) == 2;
+    char line[256] = "", *end = line; // two numbers of pages come first
+    bool is_read = fgets(line, sizeof(line), file);
+    *virtual_pages = strtod(line, &end);
+    *resident_pages = strtod(end, NULL);
     fclose(file);
     return is_read;
 }
