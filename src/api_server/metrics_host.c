@@ -100,9 +100,9 @@ void metrics_render_gpus(const struct metrics *m, struct buf *out)
 {
     static const char *const names[] = {"vllm_c:gpu_memory_used_bytes",
                                         "vllm_c:gpu_memory_total_bytes", "vllm_c:gpu_utilization"};
-    static const char *const helps[] = {"Memory of the GPU in use, by anybody, the driver's reserve included.",
-                                        "Memory that the GPU has.",
-                                        "Share of time in which the GPU ran a kernel."};
+    static const char *const helps[] = {
+        "Memory of the GPU in use, by anybody, the driver's reserve included.",
+        "Memory that the GPU has.", "Share of time in which the GPU ran a kernel."};
     if (!m->gpus || m->gpus->num_gpus == 0 || m->options->disable_log_stats)
         return;
     for (int series = 0; series < 3; series++) {
