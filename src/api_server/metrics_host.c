@@ -20,6 +20,7 @@ static bool read_pages(int32_t pid, double *virtual_pages, double *resident_page
     char line[256] = "", *end = line; // two numbers of pages come first
     bool is_read = fgets(line, sizeof(line), file);
     *virtual_pages = strtod(line, &end);
+    is_read = is_read && end != line;
     *resident_pages = strtod(end, NULL);
     fclose(file);
     return is_read;
