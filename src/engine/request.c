@@ -90,6 +90,28 @@ void request_queue_push_front(struct request_queue *queue, struct request *reque
     queue->len++;
 }
 
+void request_queue_push_again(struct request_queue *queue, struct request *request)
+{
+    struct request *next = queue->head;
+    if (queue->policy == SCHEDULING_POLICY_PRIORITY) {
+        request_queue_push(queue, request);
+        return;
+    }
+    while (next && next->num_preemptions > 0 && next->order < request->order)
+        next = next->next;
+    if (!next) {
+        request_queue_push(queue, request);
+    } else if (!next->prev) {
+        request_queue_push_front(queue, request);
+    } else {
+        request->prev = next->prev;
+        request->next = next;
+        next->prev->next = request;
+        next->prev = request;
+        queue->len++;
+    }
+}
+
 struct request *request_queue_peek(const struct request_queue *queue)
 {
     if (queue->policy == SCHEDULING_POLICY_PRIORITY)
