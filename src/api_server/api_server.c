@@ -112,9 +112,21 @@ static void on_tick(void *context)
         tick_shutdown(server);
 }
 
+struct progress_sample api_server_progress(const struct api_server *server)
+{
+    return (struct progress_sample){
+        .at_ns = clock_monotonic_ns(),
+        .num_prompt_tokens = atomic_load(&server->page->engine.num_computed_prompt_tokens),
+        .num_ended = engine_client_num_ended(server->engine),
+    };
+}
+
 static void on_slow_tick(void *context)
 {
-    generation_tick_all(context);
+    struct api_server *server = context;
+    struct progress_sample now = api_server_progress(server);
+    retry_after_sample(&server->retry_after, &now);
+    generation_tick_all(server);
 }
 
 static void on_gpu_tick(void *context)

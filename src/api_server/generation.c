@@ -280,6 +280,16 @@ static void on_output(struct engine_request *request, const struct engine_core_o
 
 // ---- starting ----
 
+// The client hears when so many prompt tokens and requests less are to be expected.
+static enum status refuse_for_now(const struct generation *g, struct api_error *err,
+                                  int64_t num_prompt_tokens, int64_t num_requests)
+{
+    const struct progress_sample now = api_server_progress(g->server);
+    err->retry_after_s =
+        retry_after_seconds(&g->server->retry_after, &now, num_prompt_tokens, num_requests);
+    return STATUS_UNAVAILABLE;
+}
+
 /** What all API servers of the host have taken in: they share the limits. Two that look at the same
  *  moment may both let one in. */
 static void count_load(const struct api_server *server, int32_t *unfinished, int64_t *queued_tokens)
@@ -299,19 +309,23 @@ static enum status admit(struct generation *g, int64_t num_choices, struct api_e
     if (!api_server_accepts(g->server, err))
         return STATUS_UNAVAILABLE;
     int32_t unfinished;
-    int64_t queued_tokens;
-    count_load(g->server, &unfinished, &queued_tokens);
-    if (o->max_num_queued_reqs >= 0 && unfinished + num_choices > o->max_num_queued_reqs)
-        return api_error_set(err, API_ERROR_OVERLOADED,
-                             "The server is busy: %d requests are unfinished and the limit is %d. "
-                             "Please try again later.",
-                             unfinished, o->max_num_queued_reqs);
-    if (o->max_num_queued_tokens >= 0 && queued_tokens >= o->max_num_queued_tokens)
-        return api_error_set(err, API_ERROR_OVERLOADED,
-                             "The prefill backlog is too large: %" PRId64
-                             " prompt tokens wait and the limit is %" PRId64
-                             ". Please try again later.",
-                             queued_tokens, o->max_num_queued_tokens);
+    int64_t queued;
+    count_load(g->server, &unfinished, &queued);
+    int64_t excess = unfinished + num_choices - o->max_num_queued_reqs;
+    if (o->max_num_queued_reqs >= 0 && excess > 0) {
+        api_error_set(err, API_ERROR_OVERLOADED,
+                      "The server is busy: %d requests are unfinished and the limit is %d. "
+                      "Please try again later.",
+                      unfinished, o->max_num_queued_reqs);
+        return refuse_for_now(g, err, 0, min_i64(excess, unfinished));
+    }
+    if (o->max_num_queued_tokens >= 0 && queued >= o->max_num_queued_tokens) {
+        api_error_set(err, API_ERROR_OVERLOADED,
+                      "The prefill backlog is too large: %" PRId64
+                      " prompt tokens wait and the limit is %" PRId64 ". Please try again later.",
+                      queued, o->max_num_queued_tokens);
+        return refuse_for_now(g, err, min_i64(queued - o->max_num_queued_tokens + 1, queued), 0);
+    }
     return STATUS_OK;
 }
 

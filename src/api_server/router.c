@@ -183,8 +183,11 @@ void api_call_fail(struct api_call *call, const struct api_error *err)
         api_error_write_anthropic(&body, err);
     else
         api_error_write(&body, err);
-    if (err->kind == API_ERROR_OVERLOADED)
-        http_exchange_add_header(call->exchange, "Retry-After", "1");
+    if (err->kind == API_ERROR_OVERLOADED) {
+        int seconds = err->retry_after_s > 0 ? err->retry_after_s : 1;
+        http_exchange_add_header(call->exchange, "Retry-After",
+                                 arena_printf(&call->arena, "%d", seconds));
+    }
     api_call_reply(call, api_error_http_status(err->kind), "application/json", buf_str(&body));
     buf_deinit(&body);
 }

@@ -10,6 +10,7 @@
 #include "api_server/http_server.h"
 #include "api_server/metrics.h"
 #include "api_server/openai_protocol.h"
+#include "api_server/retry_after.h"
 #include "api_server/tokenizer_pool.h"
 #include "base/arena.h"
 #include "base/buf.h"
@@ -56,6 +57,7 @@ struct api_server {
     int again_fd; // set when the engine's messages took their whole turn
     struct metrics metrics;
     struct gpu_monitor gpus;
+    struct retry_after retry_after;
 
     struct generation *generations;   // all that live
     struct response_store *responses; // NULL: none are kept
@@ -82,6 +84,9 @@ static inline struct front_page *api_server_front(const struct api_server *serve
 
 /** Whether new requests can be taken: the engine is up and nobody is stopping. Any thread. */
 bool api_server_accepts(const struct api_server *server, struct api_error *err);
+
+/** How far the work has come, for retry_after. */
+struct progress_sample api_server_progress(const struct api_server *server);
 
 /** Whether `model` is empty or one of ours. */
 NODISCARD enum status api_server_check_model(const struct api_server *server, struct str model,
