@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "api_server/chat_messages.h"
+#include "api_server/constraint_fields.h"
 #include "api_server/json_body.h"
 #include "api_server/openai_protocol.h"
 #include "base/log.h"
@@ -75,7 +76,12 @@ static enum status run(const json_t *body, uint8_t choice, struct arena *arena,
     TRY(prompt_length_check(&fields.sampling, NUM_PROMPT_TOKENS, MAX_MODEL_LEN, err));
     TRY(sampling_resolve(&fields.sampling, &config, NUM_PROMPT_TOKENS, MAX_MODEL_LEN, fields.echo,
                          arena, &params, err));
+    fields.sampling.num_bad_words = 0; // their words need a tokenizer
+    TRY(constraint_fields_resolve(&fields.sampling, &config, NULL, arena, &params, err));
     check_params(&params);
+    if (params.num_automaton_words > 0)
+        CHECK(byte_automaton_check(params.automaton, params.num_automaton_words, NULL) ==
+              STATUS_OK);
     return STATUS_OK;
 }
 
