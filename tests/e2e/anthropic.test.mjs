@@ -31,7 +31,7 @@ async function failure(promise) {
 
 /** Tokens of a chat as the server's own template makes it. */
 async function chatTokens(messages) {
-  const { body } = await server.post('/tokenize', { messages });
+  const { body } = await server.post('/tokenize', { messages }, { authorization: `Bearer ${KEY}` });
   return body.count;
 }
 

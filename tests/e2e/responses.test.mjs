@@ -333,6 +333,8 @@ test('render shows the prompt and what the engine would get', async () => {
     max_tokens: 7,
     stop: ['x'],
     seed: 3,
+    bad_words: ['No'],
+    structured_outputs: { choice: ['Yes', 'Maybe'] },
   });
   assert.equal(status, 200);
   const tokens = (await server.post('/v1/tokenize', { messages })).body.tokens;
@@ -342,6 +344,8 @@ test('render shows the prompt and what the engine would get', async () => {
   assert.equal(body.sampling_params.max_tokens, 7);
   assert.equal(body.sampling_params.seed, 3);
   assert.deepEqual(body.sampling_params.stop, ['x']);
+  assert.deepEqual(body.sampling_params.bad_words, ['No']);
+  assert.deepEqual(body.sampling_params.structured_outputs, { choice: ['Yes', 'Maybe'] });
   const texts = await server.post('/v1/completions/render', { prompt: ['One', 'Two'] });
   assert.deepEqual(texts.body.map((entry) => entry.prompt), ['One', 'Two']);
   const bad = await server.post('/v1/chat/completions/render', { messages, temperature: 9 });
@@ -363,9 +367,11 @@ test('server_info tells options, environment and machine, and no keys', async ()
   const keyed = await Server.start(['--api-key', 'secret-1'], {
     env: { VLLM_API_KEY: 'secret-2', VLLM_SERVER_DEV_MODE: '1' },
   });
-  const { body } = await keyed.get('/server_info?config_format=json');
-  const openapi = JSON.parse((await keyed.get('/openapi.json')).body);
+  const key = { authorization: 'Bearer secret-1' };
+  const { body } = await keyed.get('/server_info?config_format=json', key);
+  const openapi = JSON.parse((await keyed.get('/openapi.json', key)).body);
   await keyed.stop();
+  assert.equal(JSON.parse(body).vllm_config.port, keyed.port);
   assert.doesNotMatch(body, /secret/);
   assert.deepEqual(openapi.paths['/v1/responses'].post.security, [{ bearer: [] }]);
   assert.equal(openapi.paths['/health'].get.security, undefined);
