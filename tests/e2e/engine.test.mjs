@@ -193,7 +193,9 @@ test('health is 200 all through the prefill of 100,000 tokens', { timeout: 120_0
     Object.assign(config, { hidden_size: 64, intermediate_size: 64, num_hidden_layers: 1, num_attention_heads: 1,
       num_key_value_heads: 1, head_dim: 64, max_position_embeddings: 131072, max_window_layers: 1 });
     writeFileSync(path.join(dir, 'config.json'), JSON.stringify(config));
-    for (const file of ['tokenizer.json', 'tokenizer_config.json']) copyFileSync(path.join(demo, file), path.join(dir, file));
+    copyFileSync(path.join(demo, 'tokenizer.json'), path.join(dir, 'tokenizer.json'));
+    const tokenizer = JSON.parse(readFileSync(path.join(demo, 'tokenizer_config.json'), 'utf8'));
+    writeFileSync(path.join(dir, 'tokenizer_config.json'), JSON.stringify({ ...tokenizer, model_max_length: 131072 }));
     const server = await Server.start([...name, '--load-format', 'dummy', '--max-model-len', '131072'], { model: dir });
     const prompt = Array.from({ length: 100_000 }, (_, i) => 300 + (i % 3000));
     const controller = new AbortController();
