@@ -10,7 +10,8 @@
 //     no byte of a doubtful body is ever taken for a request.
 //  3. Timeouts. A request that stalls, an idle connection and an answer that nobody takes have one
 //     each; none runs while an answer is being computed or streamed.
-//  4. Nothing about faults that evhttp finds itself: a malformed request line, a head or a body over
+//  4. Nothing about faults that evhttp finds itself: a malformed request line, a head or a body
+//  over
 //     the limit. It answers them before we hear of them, with the right status and an HTML page of
 //     its own (version 2.1 has no hook for that), and they leave no line in the access log.
 //

@@ -157,8 +157,8 @@ static void add_thinking(struct gathered *all, const json_t *text)
 static enum status read_block(struct gathered *all, const json_t *block, bool is_assistant,
                               const struct place *at, struct api_error *err)
 {
-    const char *type;
-    const json_t *text;
+    const char *type = NULL;
+    const json_t *text = NULL;
     TRY(block_type(block, at, &type, err));
     if (strcmp(type, "text") == 0) {
         TRY(block_text(block, at, "text", &text, err));

@@ -44,8 +44,10 @@ void response_store_destroy(struct response_store *store)
 {
     if (!store)
         return;
-    while (store->oldest)
-        remove_entry(store, store->oldest);
+    for (struct entry *e = store->oldest, *newer; e; e = newer) {
+        newer = e->newer;
+        free(e);
+    }
     pthread_mutex_destroy(&store->lock);
     free(store);
 }

@@ -463,8 +463,10 @@ static enum status open_loop(struct run *run, struct error *err)
 
 static void close_loop(struct run *run)
 {
-    while (run->all)
-        connection_free(run->all);
+    for (struct connection *c = run->all, *next; c; c = next) {
+        next = c->next;
+        connection_free(c);
+    }
     struct event *events[] = {run->pump, run->progress, run->interrupt};
     for (size_t i = 0; i < ARRAY_LEN(events); i++) {
         if (events[i])

@@ -38,8 +38,9 @@ static void fit_log(struct svg_axis *axis, double low, double high)
         }
     }
     int stride = decades > 10 ? 3 : decades > 6 ? 2 : 1;
-    for (double power = pow(10, floor(log10(axis->low))); power <= axis->high * 1.001;
-         power *= pow(10, stride)) {
+    int first = (int)floor(log10(axis->low)), last = (int)ceil(log10(axis->high));
+    for (int exponent = first; exponent <= last; exponent += stride) {
+        double power = pow(10, exponent);
         for (int k = 0; k < (decades <= 3.5 ? 3 : 1); k++) {
             double value = steps[k] * power;
             if (value >= axis->low * 0.999 && value <= axis->high * 1.001)
@@ -60,8 +61,8 @@ void svg_axis_fit(struct svg_axis *axis, double low, double high, bool is_log)
     double step = round_step(high > 0 ? high : 1);
     axis->low = 0;
     axis->high = ceil((high > 0 ? high : 1) / step) * step;
-    for (double value = 0; value <= axis->high * 1.001; value += step)
-        add_tick(axis, value);
+    for (int i = 0; i * step <= axis->high * 1.001; i++)
+        add_tick(axis, i * step);
 }
 
 static double place(const struct svg_axis *axis, double value)

@@ -29,7 +29,7 @@ static enum status split_url(struct target *t, struct str url, char *host, size_
     bool right = str_starts_with(url, STR("http://"));
     rest = str_slice(rest, strlen("http://"), rest.len);
     struct str path = rest, authority = str_split(&path, '/');
-    struct str name = authority, number = {0};
+    struct str name, number;
     if (str_starts_with(authority, STR("["))) { // a literal IPv6 address
         number = str_slice(authority, 1, authority.len);
         name = str_split(&number, ']');

