@@ -11,6 +11,7 @@
 #include "worker/limits.h"
 #include "worker/model_runner.h"
 #include "worker/worker.h"
+#include "worker/worker_device.h"
 
 enum { DEFAULT_BLOCK_SIZE = 16, MAX_BLOCK_SIZE = 1 << 16 };
 
@@ -20,7 +21,7 @@ static enum status plan_groups(struct engine_config *config, struct error *err)
     const struct model_config *model = config->model;
     struct kv_cache_config *kv_cache = &config->kv_cache;
     enum dtype dtype;
-    TRY(model_runner_kv_dtype(&dtype, config->options, err));
+    TRY(worker_kv_dtype(&dtype, config->device, config->options, err));
     kv_cache->block_size = config->options->block_size;
     if (kv_cache->block_size < 0) // finer prefix hits than with the 128 that vLLM uses on the CPU
         kv_cache->block_size = DEFAULT_BLOCK_SIZE;
@@ -51,26 +52,24 @@ static enum status plan_groups(struct engine_config *config, struct error *err)
 static enum status plan_model(struct engine_config *config, struct error *err)
 {
     struct weight_store_options options;
-    TRY(model_runner_weight_options(&options, config->options, config->model, WEIGHTS_PLAN, err));
-    enum cpu_isa isa = CPU_ISA_AUTO;
-    const char *isa_name = config->options->cpu_isa;
-    if (isa_name && cpu_isa_parse(str_from(isa_name), &isa) != STATUS_OK)
-        return error_set_field(err, STATUS_INVALID, "VLLM_CPU_ISA",
-                               "VLLM_CPU_ISA is \"%s\": no such instruction set", isa_name);
+    TRY(worker_weight_options(&options, config->device, config->options, config->model,
+                              WEIGHTS_PLAN, err));
     struct cpu_threads threads;
     TRY(cpu_threads_parse(&threads, config->options->omp_threads_bind, 0, err));
     struct device dev;
-    TRY(cpu_device_init(&dev, isa, threads.num_threads, err));
+    TRY(worker_device_open(&dev, config->device, config->options, threads.num_threads, err));
     struct weight_store store;
     struct model model;
     enum status status = weight_store_open(&store, &dev, &options, err);
     if (status == STATUS_OK)
         status = model_load(&model, config->model, config->max_model_len, &store, err);
     if (status == STATUS_OK) {
-        struct runner_sizes sizes = model_runner_sizes(config, &model, dev.num_threads);
+        struct runner_sizes sizes = model_runner_sizes(config, &model, &dev);
         config->weight_bytes = store.bytes.copied;
         config->mapped_bytes = store.bytes.mapped;
-        config->workspace_bytes = runner_sizes_total(&sizes);
+        const int64_t bytes_of_graph = 4 << 20;
+        config->graph_bytes = step_graphs_count(config) * bytes_of_graph;
+        config->workspace_bytes = runner_sizes_total(&sizes, &dev);
     }
     weight_store_close(&store);
     device_deinit(&dev);
@@ -79,24 +78,39 @@ static enum status plan_model(struct engine_config *config, struct error *err)
 
 static int64_t used_without_cache(const struct engine_config *config)
 {
-    return config->weight_bytes + config->mapped_bytes + config->workspace_bytes;
+    return config->weight_bytes + config->mapped_bytes + config->workspace_bytes +
+           config->graph_bytes;
+}
+
+/** The memory that weights, workspace and cache share: a GPU's or the host's. */
+static struct host_memory device_memory(const struct engine_config *config)
+{
+    if (config->device == DEVICE_CPU)
+        return host_memory_read();
+    return (struct host_memory){config->device_total_bytes, config->device_free_bytes};
+}
+
+static const char *memory_owner(const struct engine_config *config)
+{
+    return config->device == DEVICE_CPU ? "this host" : "the GPU";
 }
 
 /** What the KV cache may take: the flag's bytes, or the share of memory that is left. */
 static enum status plan_available(struct engine_config *config, struct error *err)
 {
     const struct serve_options *options = config->options;
-    struct host_memory host = host_memory_read();
+    struct host_memory host = device_memory(config);
     int64_t used = used_without_cache(config);
     if (options->kv_cache_memory_bytes >= 0) {
         config->available_bytes = options->kv_cache_memory_bytes;
         if (config->available_bytes > host.total_bytes - used)
             return error_set_field(
                 err, STATUS_OUT_OF_MEMORY, "--kv-cache-memory-bytes",
-                "--kv-cache-memory-bytes asks for %s; of this host's %s, weights and workspace "
+                "--kv-cache-memory-bytes asks for %s; of %s's %s, weights and workspace "
                 "take %s. Use at most --kv-cache-memory-bytes %" PRId64,
-                byte_text(config->available_bytes).text, byte_text(host.total_bytes).text,
-                byte_text(used).text, max_i64(host.total_bytes - used, 0));
+                byte_text(config->available_bytes).text, memory_owner(config),
+                byte_text(host.total_bytes).text, byte_text(used).text,
+                max_i64(host.total_bytes - used, 0));
         return STATUS_OK;
     }
     double share = options->gpu_memory_utilization * (double)host.total_bytes;
@@ -117,11 +131,11 @@ static enum status refuse_no_block(const struct engine_config *config, struct er
     return error_set_field(
         err, STATUS_OUT_OF_MEMORY, "--gpu-memory-utilization",
         "No available memory for the cache blocks: weights and workspace take %s of what "
-        "--gpu-memory-utilization %g of this host's memory leaves free. Try increasing "
+        "--gpu-memory-utilization %g of %s's memory leaves free. Try increasing "
         "`gpu_memory_utilization` when initializing the engine, or lower --max-num-batched-tokens "
         "(%d) or --max-num-seqs (%d)",
         byte_text(used_without_cache(config)).text, config->options->gpu_memory_utilization,
-        config->max_num_batched_tokens, config->max_num_seqs);
+        memory_owner(config), config->max_num_batched_tokens, config->max_num_seqs);
 }
 
 static enum status refuse_length(const struct engine_config *config, int32_t longest,
@@ -172,13 +186,13 @@ static enum status plan_blocks(struct engine_config *config, struct error *err)
     int32_t override = config->options->num_gpu_blocks_override;
     int64_t blocks = blocks_of_memory(config);
     if (override > 0) {
-        int64_t total = host_memory_read().total_bytes - used_without_cache(config);
+        int64_t total = device_memory(config).total_bytes - used_without_cache(config);
         if (override > INT32_MAX / kv_cache->block_size || override > total / kv_cache->block_bytes)
             return error_set_field(err, STATUS_OUT_OF_MEMORY, "--num-gpu-blocks-override",
                                    "--num-gpu-blocks-override %d: blocks of %s do not fit into "
-                                   "this host's memory; at most %" PRId64 " do",
+                                   "%s's memory; at most %" PRId64 " do",
                                    override, byte_text(kv_cache->block_bytes).text,
-                                   max_i64(total / kv_cache->block_bytes, 0));
+                                   memory_owner(config), max_i64(total / kv_cache->block_bytes, 0));
         blocks = override;
     }
     if (blocks < 1)
@@ -205,10 +219,24 @@ static int32_t longest_length(const struct engine_config *config)
                                 config->max_model_len, config->max_num_batched_tokens);
 }
 
+/** A GPU's memory before anything of ours is there. */
+static enum status plan_device(struct engine_config *config, struct error *err)
+{
+    config->device = worker_device_kind(config->options);
+    if (config->device == DEVICE_CPU)
+        return STATUS_OK;
+    struct device dev;
+    TRY(worker_device_open(&dev, config->device, config->options, 1, err));
+    dev.ops.memory_info(&dev, &config->device_total_bytes, &config->device_free_bytes);
+    device_deinit(&dev);
+    return STATUS_OK;
+}
+
 static enum status plan(struct engine_config *config, struct error *err)
 {
     const struct model_class *class;
     TRY(model_class_find(&class, config->model->architecture, err));
+    TRY(plan_device(config, err));
     TRY(limits_settle_length(config, err));
     TRY(plan_for_length(config, config->max_model_len, err));
     int32_t longest = longest_length(config);

@@ -8,6 +8,7 @@
 #include "worker/layer_groups.h"
 #include "worker/model_runner.h"
 #include "worker/worker.h"
+#include "worker/worker_device.h"
 
 /** "1,234,567". */
 struct number_text {
@@ -32,8 +33,8 @@ static struct number_text number_text(int64_t value)
 static void log_dtype(const struct engine_config *config)
 {
     struct weight_store_options weights;
-    if (model_runner_weight_options(&weights, config->options, config->model, WEIGHTS_PLAN, NULL) !=
-        STATUS_OK)
+    if (worker_weight_options(&weights, config->device, config->options, config->model,
+                              WEIGHTS_PLAN, NULL) != STATUS_OK)
         return; // planning would have failed
     enum dtype from = config->model->dtype, to = weights.model_dtype;
     if (from == to)
@@ -52,7 +53,7 @@ static void log_cache(const struct engine_config *config)
     const struct model_config *model = config->model;
     const struct kv_cache_config *kv_cache = &config->kv_cache;
     enum dtype dtype;
-    if (model_runner_kv_dtype(&dtype, config->options, NULL) != STATUS_OK)
+    if (worker_kv_dtype(&dtype, config->device, config->options, NULL) != STATUS_OK)
         return; // planning would have failed
     log_info("  KV cache: %s in %s blocks of %d tokens, %" PRId64
              " bytes a token = 2 (key and value) x %d layers x %d heads x %d x %zu bytes (%s)",
@@ -79,15 +80,20 @@ void engine_config_log(const struct engine_config *config)
     if (config->options->enable_chunked_prefill != TRISTATE_FALSE)
         log_info("Chunked prefill is enabled with max_num_batched_tokens=%d.",
                  config->max_num_batched_tokens);
-    log_info("Memory plan: %s in all", byte_text(config->weight_bytes + config->mapped_bytes +
-                                                 config->workspace_bytes + cache_bytes)
-                                           .text);
+    log_info("Memory plan: %s in all",
+             byte_text(config->weight_bytes + config->mapped_bytes + config->workspace_bytes +
+                       config->graph_bytes + cache_bytes)
+                 .text);
     log_info("  weights: %s used in place from the mapped files, %s copied",
              byte_text(config->mapped_bytes).text, byte_text(config->weight_bytes).text);
     log_info("  workspace: %s for steps of up to %s tokens of up to %s requests",
              byte_text(config->workspace_bytes).text,
              number_text(config->max_num_batched_tokens).text,
              number_text(config->max_num_seqs).text);
+    if (config->graph_bytes > 0)
+        log_info("  CUDA graphs: %s set aside for %d, of steps of up to %d requests",
+                 byte_text(config->graph_bytes).text, step_graphs_count(config),
+                 step_graphs_max_size(config));
     log_cache(config);
     if (config->options->num_gpu_blocks_override > 0)
         log_info("Overriding num_gpu_blocks=%" PRId64 " with num_gpu_blocks_override=%d",

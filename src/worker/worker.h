@@ -9,6 +9,7 @@
 #include "config/hf_config.h"
 #include "config/options.h"
 #include "message/message.h"
+#include "ops/ops.h"
 
 struct executor;
 
@@ -20,6 +21,9 @@ struct engine_config {
     int32_t max_num_seqs;
     int32_t max_num_batched_tokens;
     struct kv_cache_config kv_cache;
+    enum device_kind device;
+    int64_t device_total_bytes, device_free_bytes; // of a GPU, before anything is loaded
+    int64_t graph_bytes;                           // set aside for CUDA graphs
     int64_t workspace_bytes; // activations, logits, tables: all that a step needs
     int64_t weight_bytes;    // prepared copies on the device
     int64_t mapped_bytes;    // weights used in place from the mapped files
