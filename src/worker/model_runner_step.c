@@ -46,9 +46,10 @@ static void list_prompt_logprobs(struct model_runner *runner, const struct batch
 static bool is_plain(const struct batch_row *row)
 {
     const struct sampling_params *p = &row->sampling;
-    return p->num_logprobs < 0 && p->num_logit_bias == 0 && p->num_allowed_token_ids == 0 &&
-           p->repetition_penalty == 1.0f && p->frequency_penalty == 0.0f &&
-           p->presence_penalty == 0.0f && row->num_tokens - row->num_prompt_tokens >= p->min_tokens;
+    return p->temperature < 1e-5f && p->num_logprobs < 0 && p->num_logit_bias == 0 &&
+           p->num_allowed_token_ids == 0 && p->repetition_penalty == 1.0f &&
+           p->frequency_penalty == 0.0f && p->presence_penalty == 0.0f &&
+           row->num_tokens - row->num_prompt_tokens >= p->min_tokens;
 }
 
 /** Tells the device which rows' logits are read, and how tokens are drawn from them. */

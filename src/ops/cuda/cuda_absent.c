@@ -1,5 +1,4 @@
 // Stands in for the CUDA backend in builds without it.
-#ifndef VLLM_CUDA
 #include "ops/ops.h"
 
 bool cuda_is_available(void)
@@ -15,6 +14,3 @@ enum status cuda_device_init(struct device *dev, int32_t num_threads, struct err
                      "this build of vllm has no CUDA backend: build it with the preset \"cuda\", "
                      "or use VLLM_TARGET_DEVICE=cpu");
 }
-#else
-typedef int cuda_is_present; // a translation unit must not be empty
-#endif

@@ -1,0 +1,45 @@
+// What the files of the CUDA backend share: the state behind struct device, and the launchers of
+// the kernels that take any shape.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "base/status.h"
+#include "ops/ops.h"
+
+struct cublaslt;
+
+/** Behind dev->backend. */
+struct cuda_backend {
+    cudaStream_t stream; // of everything that a step does
+    cudaError_t failure; // the first one since the last synchronize()
+    struct cublaslt *cublaslt;
+    struct cudaDeviceProp properties;
+};
+
+static inline struct cuda_backend *cuda_backend_of(const struct device *dev)
+{
+    return dev->backend;
+}
+
+/** Keeps the first failure for synchronize(). */
+static inline void cuda_note(struct cuda_backend *cuda, cudaError_t error)
+{
+    if (error != cudaSuccess && cuda->failure == cudaSuccess)
+        cuda->failure = error;
+}
+
+/** Fills the table. */
+void cuda_ops_fill(struct ops *ops);
+
+// ---- cuBLASLt ------------------------------------------------------------------------------
+
+/** Loads the library and takes a workspace on the device. Errors: UNSUPPORTED (no library of a
+ *  version that will do), OUT_OF_MEMORY. */
+NODISCARD enum status cublaslt_open(struct cublaslt **out, struct error *err);
+void cublaslt_close(struct cublaslt *lt);
+
+/** out [rows, n] bf16 or f32 with any row stride = x [rows, k] bf16 * weight [n, k]^T + bias [n]
+ *  bf16 (or NULL). */
+void cublaslt_matmul(struct cuda_backend *cuda, struct tensor out, struct tensor x,
+                     const void *weight, const void *bias);
