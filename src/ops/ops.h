@@ -40,6 +40,7 @@ struct attention_batch {
     const int32_t *token_seq; // [num_tokens]: the sequence of each row
     const int32_t *positions; // [num_tokens]
     int32_t max_query_len, max_seq_len;
+    int32_t max_seqs; // that any step will have
 };
 
 /** One layer's part of the KV pool: keys then values, each [num_blocks, num_kv_heads, block_size,
@@ -65,12 +66,21 @@ struct qkv_params {
     int32_t rot_dim;      // leading dimensions of a head that are rotated
 };
 
-/** How one token is drawn from a row of logits. */
+/** How one token is drawn from a row of logits: as worker/sampler.h says of struct sampling_params,
+ *  with its lists in device memory. */
 struct sample_params {
-    float temperature; // < 1e-5: greedy
-    float top_p, min_p;
+    float temperature, top_p, min_p;
+    float presence_penalty, frequency_penalty, repetition_penalty;
+    uint64_t seed;
     int32_t top_k;
-    uint64_t seed, counter; // of the random number: see worker/sampler.h
+    int32_t min_tokens, num_forbidden;     // impossible until min_tokens
+    int32_t num_logit_bias, num_allowed;   // num_allowed 0: all
+    int32_t num_logprobs;                  // -1: none
+    int32_t num_prompt_tokens, num_tokens; // of token_ids; their difference counts the draws
+    const int32_t *forbidden, *allowed;
+    const void *logit_bias;
+    const int32_t *token_ids; // prompt, then outputs; read when a penalty is set
+    uint32_t *counts;         // [vocab_size] zeros, left so; needed when a penalty is set
 };
 
 struct device;
@@ -159,7 +169,8 @@ struct device {
     bool has_host_memory; // its memory is the host's: nothing needs to be copied
     struct arena scratch; // host scratch of one operation; reset by the model runner each step
     int32_t num_threads;
-    void *backend; // the backend's own state
+    int32_t max_sampled_vocab; // the widest rows that sample() takes
+    void *backend;             // the backend's own state
 };
 
 /** Instruction sets of the CPU backend, weakest first. */

@@ -295,6 +295,7 @@ void input_batch_build(struct input_batch *batch, const struct scheduler_output 
                     .positions = batch->device.positions,
                     .max_query_len = max_query_len,
                     .max_seq_len = max_seq_len,
+                    .max_seqs = batch->options.max_num_seqs,
                 },
             .slot_mapping = batch->device.slot_mapping[g],
         };
@@ -308,7 +309,8 @@ void input_batch_pad(struct input_batch *batch, int32_t num_seqs, struct forward
     for (int32_t i = fwd->num_tokens; i < num_seqs; i++) {
         host->token_ids[i] = host->positions[i] = host->seq_lens[i] = 0;
         host->token_seq[i] = host->logits_rows[i] = host->query_start[i] = i;
-        host->samples[i] = (struct sample_params){.top_p = 1};
+        host->samples[i] =
+            (struct sample_params){.top_p = 1, .repetition_penalty = 1, .num_logprobs = -1};
         for (int32_t g = 0; g < batch->options.kv_cache->num_groups; g++)
             host->slot_mapping[g][i] = -1;
     }

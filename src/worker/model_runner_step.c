@@ -46,30 +46,34 @@ static void list_prompt_logprobs(struct model_runner *runner, const struct batch
 static bool is_plain(const struct batch_row *row)
 {
     const struct sampling_params *p = &row->sampling;
-    return p->temperature < 1e-5f && p->num_logprobs < 0 && p->num_logit_bias == 0 &&
-           p->num_allowed_token_ids == 0 && p->repetition_penalty == 1.0f &&
-           p->frequency_penalty == 0.0f && p->presence_penalty == 0.0f &&
-           row->num_tokens - row->num_prompt_tokens >= p->min_tokens;
+    return p->num_logprobs < 0 && p->num_logit_bias == 0 && p->num_allowed_token_ids == 0 &&
+           p->repetition_penalty == 1.0f && p->frequency_penalty == 0.0f &&
+           p->presence_penalty == 0.0f && row->num_tokens - row->num_prompt_tokens >= p->min_tokens;
 }
 
 /** Tells the device which rows' logits are read, and how tokens are drawn from them. */
 static void fill_samples(struct model_runner *runner, const struct scheduler_output *step)
 {
     const struct step_arrays *arrays = &runner->batch.host;
-    runner->draws_on_device = runner->dev.ops.sample != NULL;
+    const bool can_draw = runner->dev.ops.sample &&
+                          runner->config->model->vocab_size <= runner->dev.max_sampled_vocab;
+    runner->draws_on_device = can_draw;
     for (int32_t i = 0; i < runner->num_logits_rows; i++) {
         struct logits_row *logits_row = &runner->logits_rows[i];
         const struct batch_row *row = &runner->batch.rows[step->rows[logits_row->seq].row];
         arrays->logits_rows[i] = logits_row->hidden_row;
-        logits_row->is_plain = runner->dev.ops.sample && !logits_row->logprobs && is_plain(row);
+        logits_row->is_plain = can_draw && !logits_row->logprobs && is_plain(row);
         runner->draws_on_device &= logits_row->is_plain;
         arrays->samples[i] = (struct sample_params){
             .temperature = row->sampling.temperature,
             .top_p = row->sampling.top_p,
             .min_p = row->sampling.min_p,
-            .top_k = row->sampling.top_k,
+            .repetition_penalty = 1,
             .seed = row->sampling.seed,
-            .counter = (uint64_t)(row->num_tokens - row->num_prompt_tokens),
+            .top_k = row->sampling.top_k,
+            .num_logprobs = -1,
+            .num_prompt_tokens = row->num_prompt_tokens,
+            .num_tokens = row->num_tokens,
         };
     }
 }
@@ -168,7 +172,7 @@ static void run_slice(struct model_runner *runner, struct tensor hidden, int32_t
             rows[i] = &runner->logits_rows[first + i];
         use_rows(runner, rows, logits.data, count);
     } else {
-        if (dev->ops.sample)
+        if (dev->ops.sample && logits.shape[1] <= dev->max_sampled_vocab)
             op_sample(dev, runner->drawn_on_device + first, logits, arrays->samples + first);
         if (!runner->draws_on_device)
             use_on_host(runner, logits, first);
@@ -307,7 +311,9 @@ enum status step_graphs_record(struct model_runner *runner, struct error *err)
     struct step_graphs *graphs = &runner->graphs;
     struct device *dev = &runner->dev;
     int32_t count =
-        dev->ops.record_begin && dev->ops.sample ? step_graphs_count(runner->config) : 0;
+        dev->ops.record_begin && runner->config->model->vocab_size <= dev->max_sampled_vocab
+            ? step_graphs_count(runner->config)
+            : 0;
     int64_t start_ns = clock_monotonic_ns();
     for (int32_t i = 0, size = 1; i < count; i++, size = next_graph_size(size)) {
         graphs->sizes[i] = size;

@@ -515,7 +515,7 @@ static void greedy_draws_take_the_first_of_the_largest(void **state)
         logits[4 * VOCAB + i] = -INFINITY;
     struct sample_params params[ROWS] = {0};
     for (int i = 0; i < ROWS; i++)
-        params[i].top_p = 1;
+        params[i] = (struct sample_params){.top_p = 1, .repetition_penalty = 1, .num_logprobs = -1};
     struct sample_params *gpu_params = to_gpu(b, params, sizeof(params));
     struct tensor gpu_logits =
         tensor_2d(to_gpu(b, logits, ROWS * VOCAB * sizeof(float)), DTYPE_F32, ROWS, VOCAB);

@@ -23,6 +23,7 @@ static void cuda_close(struct device *dev)
     struct cuda_backend *cuda = cuda_backend_of(dev);
     if (!cuda)
         return;
+    cuda_plans_destroy(cuda->plans);
     cublaslt_close(cuda->cublaslt);
     if (cuda->stream)
         cudaStreamDestroy(cuda->stream);
@@ -48,6 +49,7 @@ static void cuda_free(struct device *dev, void *ptr)
 static void cuda_copy_in(struct device *dev, void *dst, const void *host_src, size_t size_bytes)
 {
     struct cuda_backend *cuda = cuda_backend_of(dev);
+    cuda_plans_forget(cuda->plans);
     cuda_note(cuda,
               cudaMemcpyAsync(dst, host_src, size_bytes, cudaMemcpyHostToDevice, cuda->stream));
     cuda_note(cuda, cudaStreamSynchronize(cuda->stream));
@@ -81,6 +83,7 @@ static void cuda_upload(struct device *dev, void *dst, const void *staging, size
                         size_t pitch_bytes, size_t num_rows)
 {
     struct cuda_backend *cuda = cuda_backend_of(dev);
+    cuda_plans_forget(cuda->plans);
     if (row_bytes == 0 || num_rows == 0)
         return;
     if (num_rows == 1)
@@ -123,6 +126,7 @@ static void cuda_memory_info(struct device *dev, int64_t *total_bytes, int64_t *
 static void cuda_record_begin(struct device *dev)
 {
     struct cuda_backend *cuda = cuda_backend_of(dev);
+    cuda_plans_forget(cuda->plans); // a replay makes its own
     cuda_note(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
 }
 
@@ -131,6 +135,7 @@ static void *cuda_record_end(struct device *dev)
     struct cuda_backend *cuda = cuda_backend_of(dev);
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
+    cuda_plans_forget(cuda->plans);
     cudaError_t error = cudaStreamEndCapture(cuda->stream, &graph);
     if (error == cudaSuccess)
         error = cudaGraphInstantiate(&exec, graph, 0);
@@ -145,6 +150,7 @@ static void *cuda_record_end(struct device *dev)
 static void cuda_replay(struct device *dev, void *recording)
 {
     struct cuda_backend *cuda = cuda_backend_of(dev);
+    cuda_plans_forget(cuda->plans);
     cuda_note(cuda, cudaGraphLaunch(recording, cuda->stream));
 }
 
@@ -202,9 +208,11 @@ static enum status open_backend(struct cuda_backend *cuda, struct error *err)
 enum status cuda_device_init(struct device *dev, int32_t num_threads, struct error *err)
 {
     struct cuda_backend *cuda = xcalloc(1, sizeof(*cuda));
+    cuda->plans = cuda_plans_create();
     *dev = (struct device){.kind = DEVICE_CUDA,
                            .activation_dtype = DTYPE_BF16,
                            .num_threads = num_threads > 0 ? num_threads : 1,
+                           .max_sampled_vocab = CUDA_MAX_SAMPLED_VOCAB,
                            .backend = cuda};
     dev->ops = (struct ops){
         .name = "cuda/sm90",
