@@ -292,7 +292,7 @@ DEVICE void clear_bins(const struct row_state &r)
  *  share of what min-p and top-k left reaches `target` (mass). */
 DEVICE struct cut find_cut(const struct row_state &r, bool by_mass, double target)
 {
-    const struct cut none = {BINS, 0, ALL_TIES};
+    const struct cut all_but_open = {BINS - 2, 0, ALL_TIES};
     clear_bins(r);
     for (int i = (int)threadIdx.x; i < r.share; i += SAMPLE_THREADS) {
         float x = r.x[i];
@@ -303,7 +303,7 @@ DEVICE struct cut find_cut(const struct row_state &r, bool by_mass, double targe
     }
     struct crossing c = find_crossing(r, by_mass, true, 1, 0, &target);
     if (c.bin < 0)
-        return none; // all but the open slice
+        return all_but_open;
     struct cut found = {c.bin, 0, ALL_TIES};
     int slice = c.bin;
     double scale = exp(-(double)slice / SLICES_PER_NAT);
@@ -333,7 +333,7 @@ DEVICE struct cut find_cut(const struct row_state &r, bool by_mass, double targe
             if (by_mass) {
                 double each = c.mass / c.count;
                 found.num_ties =
-                    (uint32_t)fmin(fmax(ceil((target - c.before) / each), 1.0), c.count);
+                    (uint32_t)fmin(fmax(ceil((target - c.before) / each), 1.0), (double)c.count);
             }
             return found;
         }
@@ -536,6 +536,7 @@ sample_kernel(const __grid_constant__ struct sample_args a)
     }
     uint32_t flags = __syncthreads_or(is_bad) ? FLAG_BAD : 0;
     flags |= __syncthreads_or(is_any) ? FLAG_ANY : 0;
+    cluster.sync(); // every rank runs: its memory may be written
     adjust_logits(r, p, a.vocab_size);
     struct ranked first = find_first(r, flags);
     bool is_greedy = !(p.temperature >= 1e-5f);

@@ -96,7 +96,7 @@ logprob_kernel(const __grid_constant__ struct logprob_args a)
 
     const float *logits = a.logits + row * a.stride;
     load_share(x, logits, first_id, share, a.vocab_size);
-    __syncthreads();
+    cluster.sync(); // every rank runs: its memory may be written
     int num = max(0, min(share, a.vocab_size - first_id));
     struct ranked own = scan_share(x, first_id, num);
     struct ranked first = block_first(own, memory.warp_first);
