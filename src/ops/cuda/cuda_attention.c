@@ -161,9 +161,26 @@ void cuda_attention(struct device *dev, struct tensor out, struct tensor q,
             .scratch = plan->scratch,
         };
         attention_decode(&launch, &args);
-        return;
+    } else if (is_fast) {
+        const struct attention_prefill_args args = {
+            .out = out.data,
+            .q = q.data,
+            .q_stride = q.row_stride,
+            .num_heads = params->num_heads,
+            .num_seqs = batch->num_seqs,
+            .num_tokens = batch->num_tokens,
+            .max_blocks = batch->max_blocks,
+            .query_start = batch->query_start,
+            .seq_lens = batch->seq_lens,
+            .block_table = batch->block_table,
+            .scale = params->scale,
+            .window = params->window,
+            .cache = kernel_cache(cache),
+        };
+        attention_prefill(&launch, &args);
+    } else {
+        attend_any_shape(cuda, out, q, cache, batch, params);
     }
-    attend_any_shape(cuda, out, q, cache, batch, params);
 }
 
 void cuda_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cache *cache,
