@@ -51,6 +51,8 @@ static void open_bench(struct bench *b, const char *dir, int32_t context)
                     .kv_cache_memory_bytes = -1,
                     .kv_cache_dtype = "auto",
                     .num_gpu_blocks_override = -1,
+                    .enable_prefix_caching = TRISTATE_UNSET,
+                    .enable_chunked_prefill = TRISTATE_UNSET,
                     .max_num_batched_tokens = PREFILL_CHUNK,
                     .max_num_seqs = MAX_BATCH,
                     .max_model_len = context + 512,
