@@ -4,9 +4,8 @@
 #include "base/memory.h"
 
 static const char *const finish_names[] = {
-    [FINISH_REASON_STOP] = "\"stop\"",
-    [FINISH_REASON_LENGTH] = "\"length\"",
-    [FINISH_REASON_ABORT] = "\"abort\"",
+    [FINISH_REASON_STOP] = "\"stop\"",   [FINISH_REASON_LENGTH] = "\"length\"",
+    [FINISH_REASON_ABORT] = "\"abort\"", [FINISH_REASON_REPETITION] = "\"repetition\"",
     [FINISH_REASON_ERROR] = "\"abort\"", // an error is answered as one; never reached
 };
 
@@ -27,16 +26,30 @@ void answer_write_stop_reason(struct buf *out, const struct choice *choice)
         buf_append_c(out, "null");
 }
 
+/** Prompt tokens that the request put into the prefix cache: those of its full blocks that were not
+ *  there before. */
+static int64_t created_cache_tokens(const struct generation *g, int32_t num_prompt_tokens,
+                                    int32_t num_cached)
+{
+    const struct engine_page *engine = &g->server->page->engine;
+    int32_t block_size = atomic_load(&engine->block_size);
+    if (!atomic_load(&engine->prefix_caching) || block_size < 1)
+        return 0;
+    return max_i32(num_prompt_tokens / block_size * block_size - num_cached, 0);
+}
+
 void answer_write_usage(struct buf *out, const struct generation *g, const struct choice *one,
                         bool with_null_details)
 {
-    int64_t prompt_tokens = 0, completion_tokens = 0, cached = 0;
+    int64_t prompt_tokens = 0, completion_tokens = 0, cached = 0, created = 0;
     int32_t n = g->num_choices / g->num_prompts;
     for (int32_t i = 0; i < g->num_prompts; i++) {
         if (one && one->prompt != &g->prompts[i])
             continue;
         prompt_tokens += g->prompts[i].num_ids;
         cached += g->choices[i * n].out.num_cached_tokens;
+        created +=
+            created_cache_tokens(g, g->prompts[i].num_ids, g->choices[i * n].out.num_cached_tokens);
     }
     for (int32_t i = 0; i < g->num_choices; i++) {
         if (!one || one == &g->choices[i])
@@ -51,9 +64,9 @@ void answer_write_usage(struct buf *out, const struct generation *g, const struc
     if (g->server->options->enable_prompt_tokens_details) {
         buf_append_c(out, ",\"prompt_tokens_details\":{\"cached_tokens\":");
         buf_append_int(out, cached);
-        buf_append_c(out, with_null_details
-                              ? ",\"created_cache_tokens\":null,\"multimodal_tokens\":null}"
-                              : "}");
+        buf_append_c(out, ",\"created_cache_tokens\":");
+        buf_append_int(out, created);
+        buf_append_c(out, with_null_details ? ",\"multimodal_tokens\":null}" : "}");
     } else if (with_null_details) {
         buf_append_c(out, ",\"prompt_tokens_details\":null");
     }

@@ -15,6 +15,8 @@ static const struct {
     [API_ERROR_VALUE] = {400, "BadRequestError", STATUS_INVALID},
     [API_ERROR_UNAUTHORIZED] = {401, "Unauthorized", STATUS_INVALID},
     [API_ERROR_NOT_FOUND] = {404, "NotFoundError", STATUS_NOT_FOUND},
+    [API_ERROR_RESPONSE] = {400, "invalid_request_error", STATUS_INVALID},
+    [API_ERROR_NO_RESPONSE] = {404, "invalid_request_error", STATUS_NOT_FOUND},
     [API_ERROR_NO_ROUTE] = {404, "Not Found", STATUS_NOT_FOUND},
     [API_ERROR_METHOD] = {405, "Method Not Allowed", STATUS_INVALID},
     [API_ERROR_TOO_LARGE] = {413, "Request Entity Too Large", STATUS_TOO_LARGE},
@@ -145,5 +147,15 @@ void api_error_write(struct buf *out, const struct api_error *err)
         buf_append_c(out, "null");
     buf_append_c(out, ",\"code\":");
     buf_append_int(out, kinds[err->kind].http_status);
+    buf_append_c(out, "}}");
+}
+
+void api_error_write_anthropic(struct buf *out, const struct api_error *err)
+{
+    bool is_internal = err->kind == API_ERROR_INTERNAL;
+    buf_append_c(out, "{\"type\":\"error\",\"error\":{\"type\":");
+    buf_append_json_string(out, str_from(is_internal ? "internal_error" : kinds[err->kind].type));
+    buf_append_c(out, ",\"message\":");
+    buf_append_json_string(out, str_from(err->message));
     buf_append_c(out, "}}");
 }

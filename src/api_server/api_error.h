@@ -12,6 +12,8 @@ enum api_error_kind {
     API_ERROR_VALUE,        // well formed, but out of range here
     API_ERROR_UNAUTHORIZED, // no key or a wrong one
     API_ERROR_NOT_FOUND,    // no such model
+    API_ERROR_RESPONSE,     // /v1/responses: what this server or this response does not allow
+    API_ERROR_NO_RESPONSE,  // no stored response of this id
     API_ERROR_NO_ROUTE,     // no such path
     API_ERROR_METHOD,       // the path is there for another method
     API_ERROR_TOO_LARGE,    // the body is over the limit
@@ -54,3 +56,6 @@ int32_t api_error_http_status(enum api_error_kind kind);
 
 /** Appends {"error":{"message":...,"type":...,"param":...,"code":...}}. */
 void api_error_write(struct buf *out, const struct api_error *err);
+
+/** Appends {"type":"error","error":{"type":...,"message":...}}, as Anthropic's clients read it. */
+void api_error_write_anthropic(struct buf *out, const struct api_error *err);

@@ -9,6 +9,7 @@
 
 #include "api_server/generation.h"
 #include "api_server/model_facts.h"
+#include "api_server/response_store.h"
 #include "api_server/router.h"
 #include "api_server/server.h"
 #include "base/clock.h"
@@ -20,8 +21,11 @@ enum {
     BODY_TIMEOUT_S = 60,
     TICK_MS = 20,       // engine restarts, unsent requests, shutdown
     SLOW_TICK_MS = 100, // slow readers, keep-alive comments
-    FLUSH_MS = 250,     // for the last answers to leave the process
+    GPU_TICK_MS = 5000, // readings of GPUs
+    FLUSH_MS = 250,     // at most, for the last answers to leave the process
     NUM_POOL_THREADS = 4,
+    MAX_RESPONSES = 1024, // stored ones; older ones are forgotten
+    MAX_RESPONSE_BYTES = 64 << 20,
     EXIT_CANNOT_START = 3,
 };
 
@@ -53,9 +57,13 @@ enum status api_server_check_model(const struct api_server *server, struct str m
         if (str_eq_c(model, names->items[i]))
             return STATUS_OK;
     }
-    enum status status =
-        api_error_set(err, API_ERROR_NOT_FOUND, "The model `" STR_FORMAT "` does not exist.",
-                      STR_ARG(str_slice(model, 0, 200)));
+    struct buf served = {0};
+    for (int32_t i = 0; i < names->len; i++)
+        buf_printf(&served, "%s`%s`", i > 0 ? ", " : "", names->items[i]);
+    enum status status = api_error_set(
+        err, API_ERROR_NOT_FOUND, "The model `" STR_FORMAT "` does not exist. Served here: %.*s.",
+        STR_ARG(str_slice(model, 0, 200)), (int)min_i64((int64_t)served.len, 1000), served.ptr);
+    buf_deinit(&served);
     snprintf(err->param, sizeof(err->param), "model");
     return status;
 }
@@ -89,7 +97,9 @@ static void tick_shutdown(struct api_server *server)
         return;
     if (server->flush_deadline_ns == 0)
         server->flush_deadline_ns = now_ns + FLUSH_MS * 1000000LL;
-    if (now_ns >= server->flush_deadline_ns)
+    bool written = http_server_num_exchanges(server->http) == 0 &&
+                   http_server_num_unwritten(server->http) == 0;
+    if (written || now_ns >= server->flush_deadline_ns)
         http_server_stop(server->http);
 }
 
@@ -104,6 +114,12 @@ static void on_tick(void *context)
 static void on_slow_tick(void *context)
 {
     generation_tick_all(context);
+}
+
+static void on_gpu_tick(void *context)
+{
+    struct api_server *server = context;
+    gpu_monitor_tick(&server->gpus, server->pool);
 }
 
 static void on_stop_signal(void *context)
@@ -168,6 +184,7 @@ static enum status watch(struct api_server *server)
     TRY(http_server_watch(http, tokenizer_pool_fd(server->pool), on_pool_readable, server));
     TRY(http_server_every(http, TICK_MS, on_tick, server));
     TRY(http_server_every(http, SLOW_TICK_MS, on_slow_tick, server));
+    TRY(http_server_every(http, GPU_TICK_MS, on_gpu_tick, server));
     TRY(http_server_on_signal(http, SIGTERM, on_stop_signal, server));
     return http_server_on_signal(http, SIGINT, on_stop_signal, server);
 }
@@ -178,6 +195,8 @@ static enum status start(struct api_server *server, int listen_fd, const char *i
     const struct serve_options *o = server->options;
     TRY(init_cors(server, err));
     init_keys(server);
+    if (o->enable_responses_store)
+        server->responses = response_store_create(MAX_RESPONSES, MAX_RESPONSE_BYTES);
     TRY(model_facts_load(&server->facts, o, err));
     TRY(engine_client_create(&server->engine, ipc_dir, server->client_index, server->page, err));
     server->again_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -205,10 +224,12 @@ static enum status start(struct api_server *server, int listen_fd, const char *i
 static void stop(struct api_server *server)
 {
     tokenizer_pool_destroy(server->pool);
+    gpu_monitor_deinit(&server->gpus);
     if (server->engine && server->http)
         generation_drop_all(server);
     http_server_destroy(server->http);
     engine_client_destroy(server->engine);
+    response_store_destroy(server->responses);
     model_facts_deinit(&server->facts);
     json_decref(server->cors.origins);
     json_decref(server->cors.methods);
@@ -230,6 +251,8 @@ int api_server_main(const struct serve_options *options, int32_t client_index, i
         .again_fd = -1,
         .metrics = {.page = page, .options = options, .client_index = client_index},
     };
+    server.metrics.gpus = &server.gpus.shown;
+    metrics_begin(&server.metrics);
     struct error err = {0};
     if (start(&server, listen_fd, ipc_dir, &err) != STATUS_OK) {
         log_error("the API server cannot start: %s", err.message);

@@ -87,7 +87,10 @@ enum status chat_render(const struct api_server *server, const struct chat_reque
         if (chat_template_compile(&own, r->chat_template, &cause) != STATUS_OK)
             return api_error_set(err, API_ERROR_VALUE, "chat_template: %s", cause.message);
     }
-    const struct chat_template *chosen = own ? own : server->facts.chat_template;
+    const struct model_facts *facts = &server->facts;
+    const struct chat_template *chosen = own                                ? own
+                                         : r->tools && facts->tool_template ? facts->tool_template
+                                                                            : facts->chat_template;
     if (!chosen)
         return api_error_set(err, API_ERROR_VALUE,
                              "The model has no chat template: start the server with "

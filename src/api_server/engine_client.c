@@ -2,6 +2,7 @@
 // a count that starts at the wall clock in microseconds and can never catch up with it.
 #include "api_server/engine_client.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -15,7 +16,7 @@
 enum {
     MIN_BUCKETS = 256,
     GREETING_RETRY_MS = 2000, // a HELLO may have died with the engine before
-    MAX_CALLS = 16,           // prefix-cache resets under way
+    MAX_CALLS = 16,           // questions under way
     MAX_RECEIVE_MS = 5,       // then clients have their turn
 };
 
@@ -23,7 +24,8 @@ enum connection { CONNECTION_NONE, CONNECTION_GREETING, CONNECTION_UP };
 
 struct call {
     int64_t id;
-    void (*fn)(void *context, bool ok);
+    void (*fn)(void *context, bool ok); // or:
+    void (*on_reply)(void *context, const struct message *reply);
     void *context;
 };
 
@@ -181,7 +183,8 @@ static void greet(struct engine_client *c, int32_t generation)
         c->connection = CONNECTION_NONE;
 }
 
-static void finish_calls(struct engine_client *c, int64_t id, bool ok)
+/** Ends the call `id`, or all calls (-1); `reply` NULL: there will be none. */
+static void finish_calls(struct engine_client *c, int64_t id, const struct message *reply)
 {
     for (int32_t i = 0; i < c->num_calls;) {
         struct call call = c->calls[i];
@@ -190,7 +193,10 @@ static void finish_calls(struct engine_client *c, int64_t id, bool ok)
             continue;
         }
         c->calls[i] = c->calls[--c->num_calls];
-        call.fn(call.context, ok);
+        if (call.on_reply)
+            call.on_reply(call.context, reply);
+        else
+            call.fn(call.context, reply && reply->kind == MESSAGE_REPLY && reply->reply.ok);
     }
 }
 
@@ -198,7 +204,7 @@ static void disconnect(struct engine_client *c)
 {
     c->connection = CONNECTION_NONE;
     c->num_aborts = 0;
-    finish_calls(c, -1, false);
+    finish_calls(c, -1, NULL);
 }
 
 /** Ends every live request: no engine will come any more. */
@@ -308,7 +314,13 @@ bool engine_client_receive(struct engine_client *c)
                 dispatch(c, &message.outputs);
             break;
         case MESSAGE_REPLY:
-            finish_calls(c, message.reply.call_id, message.reply.ok);
+            finish_calls(c, message.reply.call_id, &message);
+            break;
+        case MESSAGE_DUMPED:
+            finish_calls(c, message.dumped.call_id, &message);
+            break;
+        case MESSAGE_HISTORIES:
+            finish_calls(c, message.histories.call_id, &message);
             break;
         default:
             log_error("the engine sent a message of kind %d, which only it receives", message.kind);
@@ -343,7 +355,7 @@ void engine_client_destroy(struct engine_client *c)
 {
     if (!c)
         return;
-    finish_calls(c, -1, false);
+    finish_calls(c, -1, NULL);
     channel_close(c->channel);
     free(c->buckets);
     free(c->aborts);
@@ -403,7 +415,23 @@ void engine_client_reset_prefix_cache(struct engine_client *c, void (*fn)(void *
         fn(context, false);
         return;
     }
-    c->calls[c->num_calls++] = (struct call){c->next_call_id++, fn, context};
+    c->calls[c->num_calls++] = (struct call){.id = c->next_call_id++, .fn = fn, .context = context};
+}
+
+void engine_client_ask(struct engine_client *c, struct message *question,
+                       void (*fn)(void *context, const struct message *reply), void *context)
+{
+    assert(question->kind == MESSAGE_DUMP_RECORDING || question->kind == MESSAGE_FIND_REQUEST);
+    if (question->kind == MESSAGE_FIND_REQUEST)
+        question->find_request.call_id = c->next_call_id;
+    else
+        question->dump_recording.call_id = c->next_call_id;
+    if (c->connection != CONNECTION_UP || c->num_calls == MAX_CALLS || !send_message(c, question)) {
+        fn(context, NULL);
+        return;
+    }
+    c->calls[c->num_calls++] =
+        (struct call){.id = c->next_call_id++, .on_reply = fn, .context = context};
 }
 
 void engine_request_deinit(struct engine_request *r)

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "message/codec.h"
 #include "message/message.h"
 #include "message/shared_page.h"
 
@@ -65,5 +66,13 @@ int32_t engine_client_num_live(const struct engine_client *client);
  *  when it went away. */
 void engine_client_reset_prefix_cache(struct engine_client *client,
                                       void (*fn)(void *context, bool ok), void *context);
+
+/**
+ * Sends a question of the kinds DUMP_RECORDING or FIND_REQUEST, whose call id is filled in here.
+ * `fn` is called once: with the engine's reply, valid during the call, or with NULL when the engine
+ * could not be asked or went away.
+ */
+void engine_client_ask(struct engine_client *client, struct message *question,
+                       void (*fn)(void *context, const struct message *reply), void *context);
 
 void engine_request_deinit(struct engine_request *request);

@@ -5,6 +5,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "api_server/debug_requests.h"
+#include "api_server/request_timings.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -101,15 +103,16 @@ static void count_finish(struct choice *c)
     const struct output_processor *p = &c->out;
     int32_t generated = p->engine.core.num_output_tokens;
     int32_t cached = min_i32(max_i32(p->num_cached_tokens, 0), c->prompt->num_ids);
-    double decode = seconds(c->first_token_ns, c->last_token_ns);
+    struct request_timings timings = request_timings_of(c);
+    request_timings_log(c);
     metrics_success(m, p->finish_reason);
     metrics_observe(m, METRIC_E2E_LATENCY,
                     seconds(c->generation->arrival_ns, clock_monotonic_ns()));
-    metrics_observe(m, METRIC_QUEUE_TIME, seconds(c->queued_ns, c->scheduled_ns));
-    metrics_observe(m, METRIC_PREFILL_TIME, seconds(c->scheduled_ns, c->first_token_ns));
-    metrics_observe(m, METRIC_DECODE_TIME, decode);
+    metrics_observe(m, METRIC_QUEUE_TIME, timings.queue);
+    metrics_observe(m, METRIC_PREFILL_TIME, timings.prefill);
+    metrics_observe(m, METRIC_DECODE_TIME, timings.decode);
     metrics_observe(m, METRIC_INFERENCE_TIME, seconds(c->scheduled_ns, c->last_token_ns));
-    metrics_observe(m, METRIC_TIME_PER_OUTPUT_TOKEN, generated > 1 ? decode / (generated - 1) : 0);
+    metrics_observe(m, METRIC_TIME_PER_OUTPUT_TOKEN, timings.mean_itl);
     metrics_observe(m, METRIC_REQUEST_PROMPT_TOKENS, c->prompt->num_ids);
     metrics_observe(m, METRIC_REQUEST_GENERATION_TOKENS, generated);
     metrics_observe(m, METRIC_PARAMS_MAX_TOKENS, c->prompt->sampling.max_tokens);
@@ -158,13 +161,14 @@ static void fail(struct generation *g, const struct api_error *err)
     struct api_call *call = g->call;
     abort_choices(g);
     finish_choices(g, FINISH_REASON_ERROR);
-    if (!g->stream_begun) {
+    if (g->kind->on_end)
+        g->kind->on_end(g, err);
+    if (call && !g->stream_begun) {
         api_call_fail(call, err);
-    } else {
+    } else if (call) {
         struct buf *out = &g->server->scratch;
         buf_clear(out);
-        sse_error(out, err);
-        sse_done(out);
+        g->kind->write_stream_error(g, err, out);
         api_call_write(call, buf_str(out));
         api_call_end_stream(call);
     }
@@ -186,22 +190,21 @@ static bool complete(struct generation *g)
         return false;
     struct api_call *call = g->call;
     struct buf *out = &g->server->scratch;
-    buf_clear(out);
-    if (!g->fields->stream) {
-        g->kind->write_answer(g, out);
-        api_call_reply_json(call, buf_str(out));
-        destroy(g);
-        return true;
-    }
-    for (int32_t i = 0; i < g->num_choices; i++) {
+    for (int32_t i = 0; g->fields->stream && i < g->num_choices; i++) {
         if (!g->choices[i].out.taken_finish)
             return false; // a slow reader: the timer goes on
     }
-    if (g->fields->include_usage)
-        sse_usage_chunk(out, g);
-    sse_done(out);
-    write_stream(g, out);
-    api_call_end_stream(call);
+    if (g->kind->on_end)
+        g->kind->on_end(g, NULL);
+    buf_clear(out);
+    if (call && g->fields->stream) {
+        g->kind->write_stream_end(g, out);
+        write_stream(g, out);
+        api_call_end_stream(call);
+    } else if (call) {
+        g->kind->write_answer(g, out);
+        api_call_reply_json(call, buf_str(out));
+    }
     destroy(g);
     return true;
 }
@@ -258,9 +261,10 @@ static void on_output(struct engine_request *request, const struct engine_core_o
     if (o->finish_reason == FINISH_REASON_ERROR) {
         struct api_error err;
         bool dead = atomic_load(&g->server->page->engine.state) == ENGINE_STATE_DEAD;
-        api_error_set(&err, API_ERROR_INTERNAL,
-                      dead ? "The engine is dead and was not restarted"
-                           : "Generation failed inside the engine");
+        if (!refusal_explain(&o->refusal, &err))
+            api_error_set(&err, API_ERROR_INTERNAL,
+                          dead ? "The engine is dead and was not restarted"
+                               : "Generation failed inside the engine");
         fail(g, &err);
         return;
     }
@@ -280,9 +284,6 @@ static enum status admit(struct generation *g, int64_t num_choices, struct api_e
     const struct serve_options *o = g->server->options;
     if (!api_server_accepts(g->server, err))
         return STATUS_UNAVAILABLE;
-    if (!engine_client_is_ready(g->server->engine))
-        return api_error_set(err, API_ERROR_OVERLOADED,
-                             "The engine is starting. Please try again later.");
     int32_t unfinished = engine_client_num_live(g->server->engine);
     if (o->max_num_queued_reqs >= 0 && unfinished + num_choices > o->max_num_queued_reqs)
         return api_error_set(err, API_ERROR_OVERLOADED,
@@ -344,6 +345,7 @@ static void start_choice(struct generation *g, struct prompt *p, int32_t index, 
     c->index = index;
     struct engine_core_request *core = &c->out.engine.core;
     core->priority = g->fields->priority;
+    core->external_id = str_hash(str_from(g->id));
     core->arrival_time_ns = clock_wall_ns();
     core->num_prompt_tokens = p->num_ids;
     core->prompt_token_ids = p->ids;
@@ -357,6 +359,7 @@ static void start_choice(struct generation *g, struct prompt *p, int32_t index, 
                                        .stops = &g->stops,
                                        .min_tokens = p->sampling.min_tokens,
                                        .skip_special_tokens = g->fields->skip_special_tokens,
+                                       .repetition = s->repetition,
                                        .drop_tokens = s->has_max_tokens && s->max_tokens == 0,
                                    });
     c->is_queued = true;
@@ -365,6 +368,8 @@ static void start_choice(struct generation *g, struct prompt *p, int32_t index, 
 
 static void make_chunk_head(struct generation *g)
 {
+    if (!g->kind->chunk_object)
+        return;
     struct buf head = {0};
     buf_append_c(&head, "data: {\"id\":");
     buf_append_json_string(&head, str_from(g->id));
@@ -375,6 +380,24 @@ static void make_chunk_head(struct generation *g)
     buf_append_c(&head, ",\"choices\":[");
     g->chunk_head = arena_str(&g->arena, buf_str(&head));
     buf_deinit(&head);
+}
+
+/** What is sent before the first token: a stream's first events, or the answer of a background
+ *  generation, which then goes on without its client. */
+static void announce(struct generation *g)
+{
+    struct buf *out = &g->server->scratch;
+    buf_clear(out);
+    if (g->kind->on_start)
+        g->kind->on_start(g, out);
+    if (g->is_background) {
+        buf_clear(out);
+        g->kind->write_answer(g, out);
+        api_call_reply_json(g->call, buf_str(out));
+        g->call = NULL;
+    } else if (out->len > 0) {
+        write_stream(g, out);
+    }
 }
 
 static void run(struct generation *g)
@@ -397,6 +420,8 @@ static void run(struct generation *g)
         g->stream_begun = true;
         g->last_write_ns = clock_monotonic_ns();
     }
+    announce(g);
+    metrics_count(&g->server->metrics, METRIC_REQUESTS_RECEIVED, g->num_choices);
     for (int32_t i = 0; i < g->num_choices; i++)
         engine_client_add(g->server->engine, &g->choices[i].out.engine);
 }
@@ -406,6 +431,14 @@ static void start(struct generation *g)
 {
     struct api_error *err = &g->error;
     enum status status = g->prepare_status;
+    if (status == STATUS_OK && g->kind->answer_prepared) {
+        struct buf *out = &g->server->scratch;
+        buf_clear(out);
+        g->kind->answer_prepared(g, out);
+        api_call_reply_json(g->call, buf_str(out));
+        destroy(g);
+        return;
+    }
     if (status == STATUS_OK)
         status = admit(g, g->fields->sampling.n * g->num_prompts, err);
     if (status != STATUS_OK) {
@@ -506,6 +539,13 @@ void generation_tick_all(struct api_server *server)
             g->last_write_ns = now_ns;
         }
     }
+}
+
+void generation_cancel(struct generation *g)
+{
+    abort_choices(g);
+    finish_choices(g, FINISH_REASON_ABORT);
+    destroy(g);
 }
 
 void generation_drop_all(struct api_server *server)

@@ -5,7 +5,9 @@
 //        ▼                           │ engine fails: an HTTP error, or an error event and [DONE]
 //     answered                       ▼ server stops: finish_reason "abort"
 //
-// Chat and completions differ in how the body is read and how answers look: struct generation_kind.
+// Endpoints differ in how the body is read and how answers look: struct generation_kind. Some only
+// look at the prompt (answer_prepared); a background generation answers at once and lives on
+// without its call.
 #pragma once
 
 #include <stdbool.h>
@@ -24,6 +26,8 @@ struct prompt {
     int32_t num_unfinished, max_generated; // over its choices
 };
 
+struct response; // what /v1/responses keeps besides (serving_responses.c)
+
 struct choice {
     struct output_processor out; // first: an engine_request is its choice
     struct generation *generation;
@@ -40,11 +44,12 @@ struct choice {
 struct generation {
     struct pool_job job;
     struct api_server *server;
-    struct api_call *call; // NULL: the client has left
+    struct api_call *call; // NULL: the client has left, or was answered and does not wait
     const struct generation_kind *kind;
     struct arena arena;
     struct generation *previous, *next; // all of the server's
     bool in_pool, is_linked, stream_begun;
+    bool is_background; // answered as soon as it has started
 
     struct str body, header_request_id; // copies
     struct str data_parallel_rank;
@@ -56,6 +61,8 @@ struct generation {
     struct generation_fields *fields; // of the request above
     enum status prepare_status;
     struct api_error error;
+
+    struct response *response; // NULL but for /v1/responses; in the arena
 
     const char *id; // "chatcmpl-..."
     const char *model;
@@ -75,20 +82,35 @@ struct generation {
 
 struct generation_kind {
     const char *id_prefix;    // "chatcmpl-"
-    const char *chunk_object; // "chat.completion.chunk"
+    const char *chunk_object; // "chat.completion.chunk"; NULL: chunks have no common head
+    bool any_length;          // prompts may be longer than the model takes: nothing is generated
     /** JSON → request; sets fields. Any thread. */
     enum status (*parse)(struct generation *g, struct api_error *err);
     /** Makes the prompts: texts, or ids. Any thread. */
     enum status (*make_prompts)(struct generation *g, struct api_error *err);
+    /** Appends the answer to a request that generates nothing. NULL: it generates. */
+    void (*answer_prepared)(struct generation *g, struct buf *out);
+    /** The choices are there and nothing is sent yet; appends a stream's first events. NULL: none.
+     */
+    void (*on_start)(struct generation *g, struct buf *out);
     /** Appends the choice's events for `delta`. */
     void (*write_chunk)(struct generation *g, struct choice *choice,
                         const struct output_delta *delta, struct buf *out);
-    /** Appends the whole answer. */
+    /** Appends the whole answer; of a background generation, as it stands. */
     void (*write_answer)(struct generation *g, struct buf *out);
+    /** Appends what follows the last chunk of a stream. */
+    void (*write_stream_end)(struct generation *g, struct buf *out);
+    /** Appends what a stream that has begun ends with when generating fails. */
+    void (*write_stream_error)(struct generation *g, const struct api_error *err, struct buf *out);
+    /** All choices have finished, or (`err`) generating failed. NULL: nothing to do. */
+    void (*on_end)(struct generation *g, const struct api_error *err);
 };
 
 /** Starts on a call's body; the call ends when the answer is there. */
 void generation_begin(struct api_call *call, const struct generation_kind *kind);
+
+/** Ends a background generation and frees it. */
+void generation_cancel(struct generation *g);
 
 /** For a timer: what slow readers can take now, keep-alive comments, clients that never read. */
 void generation_tick_all(struct api_server *server);
@@ -98,6 +120,9 @@ void generation_abort_all(struct api_server *server);
 void generation_drop_all(struct api_server *server);
 /** Body to prompts; fills g->error on failure. Any thread. */
 enum status generation_prepare(struct generation *g);
+
+/** Renders g->chat into one prompt; for every endpoint that is a chat. Any thread. */
+enum status chat_make_prompts(struct generation *g, struct api_error *err);
 
 // ---- parts that answers share (answer.c) ----
 
@@ -112,11 +137,16 @@ void answer_write_ids(struct buf *out, const int32_t *ids, int32_t num_ids);
 /** The ids if the client asked for them, else null. */
 void answer_write_token_ids(struct buf *out, const struct choice *choice, int32_t first,
                             int32_t end);
+/** What the render endpoints answer (serving_render.c). */
+void render_write_chat(struct generation *g, struct buf *out);
+void render_write_completions(struct generation *g, struct buf *out);
 void answer_write_prompt_logprobs(struct buf *out, const struct choice *choice);
 struct logprob_format answer_logprob_format(const struct generation *g);
 /** Starts an event: "data: {...,"choices":[". */
 void sse_begin_chunk(struct buf *out, const struct generation *g);
-/** The chunk that only carries usage. */
-void sse_usage_chunk(struct buf *out, const struct generation *g);
-void sse_error(struct buf *out, const struct api_error *err);
-void sse_done(struct buf *out);
+/** Starts an event that has a name: "event: NAME\ndata: ". The caller adds JSON and an empty line.
+ */
+void sse_begin_event(struct buf *out, const char *name);
+/** How OpenAI's streams end: usage if it was asked for, then [DONE]; or the error, then [DONE]. */
+void sse_end_stream(struct generation *g, struct buf *out);
+void sse_fail_stream(struct generation *g, const struct api_error *err, struct buf *out);

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "api_server/constraint_fields.h"
 #include "api_server/generation.h"
 #include "api_server/json_body.h"
 #include "base/clock.h"
@@ -63,7 +64,7 @@ static enum status check_text_length(const struct generation *g, struct str text
         " output tokens and your prompt contains %" PRId64 " characters (more than %" PRId64
         " characters, which is the upper bound for %d input tokens). Please reduce the length of "
         "the input prompt or the number of requested output tokens.",
-        max_model_len, s->has_max_tokens ? s->max_tokens : 0, chars, limit, max_model_len);
+        max_model_len, sampling_requested_output(s), chars, limit, max_model_len);
 }
 
 static enum status truncate(const struct generation *g, struct prompt *p, int32_t max_model_len,
@@ -80,8 +81,7 @@ static enum status truncate(const struct generation *g, struct prompt *p, int32_
                              "truncation size.",
                              keep, max_model_len);
     if (keep == -1) {
-        int64_t output = f->sampling.has_max_tokens ? f->sampling.max_tokens : 0;
-        keep = max_i64(max_model_len - max_i64(output, 1), 0);
+        keep = max_i64(max_model_len - max_i64(sampling_requested_output(&f->sampling), 1), 0);
     }
     if (p->num_ids > keep) {
         p->ids += f->truncate_right ? 0 : p->num_ids - keep;
@@ -95,16 +95,47 @@ static enum status finish_prompt(struct generation *g, struct prompt *p, int32_t
 {
     const struct protocol_config *config = &g->server->facts.protocol;
     if (!p->ids) {
-        TRY(check_text_length(g, p->text, max_model_len, err));
+        if (!g->kind->any_length)
+            TRY(check_text_length(g, p->text, max_model_len, err));
         p->ids = tokenizer_encode(g->server->facts.tokenizer, p->text,
                                   g->fields->add_special_tokens, &g->arena, &p->num_ids);
     }
+    if (g->kind->any_length)
+        return STATUS_OK;
     TRY(truncate(g, p, max_model_len, err));
     TRY(prompt_length_check(&g->fields->sampling, p->num_ids, max_model_len, err));
     for (int32_t i = 0; i < p->num_ids; i++) {
         if (p->ids[i] < 0 || p->ids[i] >= config->vocab_size)
             return api_error_set(err, API_ERROR_VALUE, "Token id %d is out of vocabulary",
                                  p->ids[i]);
+    }
+    return STATUS_OK;
+}
+
+/** Ranges and limits for each prompt; what narrows answers down is made once for all. */
+static enum status resolve_sampling(struct generation *g, int32_t max_model_len,
+                                    struct api_error *err)
+{
+    const struct sampling_fields *s = &g->fields->sampling;
+    const struct model_facts *facts = &g->server->facts;
+    bool max_tokens_zero = g->fields->echo && s->default_max_tokens > 0;
+    for (int32_t i = 0; i < g->num_prompts; i++) {
+        struct sampling_params *p = &g->prompts[i].sampling;
+        const struct sampling_params *first = &g->prompts[0].sampling;
+        TRY(sampling_resolve(s, &facts->protocol, g->prompts[i].num_ids, max_model_len,
+                             max_tokens_zero, &g->arena, p, err));
+        if (i == 0) {
+            TRY(constraint_fields_resolve(s, &facts->protocol, facts->tokenizer, &g->arena, p,
+                                          err));
+            continue;
+        }
+        p->num_automaton_words = first->num_automaton_words;
+        p->automaton = first->automaton;
+        p->num_bad_word_ints = first->num_bad_word_ints;
+        p->bad_words = first->bad_words;
+        p->num_logprob_token_ids = first->num_logprob_token_ids;
+        p->logprob_token_ids = first->logprob_token_ids;
+        p->num_logprobs = first->num_logprobs;
     }
     return STATUS_OK;
 }
@@ -132,12 +163,9 @@ static enum status prepare(struct generation *g, struct api_error *err)
     const struct sampling_fields *s = &g->fields->sampling;
     for (int32_t i = 0; i < g->num_prompts; i++)
         TRY(finish_prompt(g, &g->prompts[i], max_model_len, err));
-    for (int32_t i = 0; i < g->num_prompts; i++) {
-        struct prompt *p = &g->prompts[i];
-        TRY(sampling_resolve(s, &server->facts.protocol, p->num_ids, max_model_len,
-                             g->fields->echo && s->default_max_tokens > 0, &g->arena, &p->sampling,
-                             err));
-    }
+    if (g->kind->any_length)
+        return STATUS_OK;
+    TRY(resolve_sampling(g, max_model_len, err));
     if (s->n * g->num_prompts > MAX_CHOICES)
         return api_error_set(err, API_ERROR_VALUE,
                              "n times the number of prompts must be at most %d, got %" PRId64 ".",
@@ -148,7 +176,7 @@ static enum status prepare(struct generation *g, struct api_error *err)
 /** Keeps of the prompts' texts what the answer needs; the rest goes with the JSON. */
 static void keep_texts(struct generation *g)
 {
-    bool keep = g->fields->echo || g->fields->return_prompt_text;
+    bool keep = g->fields->echo || g->fields->return_prompt_text || g->kind->answer_prepared;
     for (int32_t i = 0; i < g->num_prompts; i++) {
         struct prompt *p = &g->prompts[i];
         if (!keep)

@@ -68,10 +68,10 @@ static void write_chat_token(struct buf *out, struct str name, float logprob)
     buf_append_char(out, ']');
 }
 
-void logprobs_write_chat(struct buf *out, const struct logprob_format *f,
+void logprobs_write_list(struct buf *out, const struct logprob_format *f,
                          const struct logprob_range *range, int32_t num_top)
 {
-    buf_append_c(out, "{\"content\":[");
+    buf_append_char(out, '[');
     for (int32_t i = range->first; i < range->end; i++) {
         struct arena_mark mark = arena_mark(f->scratch);
         if (i > range->first)
@@ -93,7 +93,15 @@ void logprobs_write_chat(struct buf *out, const struct logprob_format *f,
         buf_append_c(out, "]}");
         arena_release(f->scratch, mark);
     }
-    buf_append_c(out, "]}");
+    buf_append_char(out, ']');
+}
+
+void logprobs_write_chat(struct buf *out, const struct logprob_format *f,
+                         const struct logprob_range *range, int32_t num_top)
+{
+    buf_append_c(out, "{\"content\":");
+    logprobs_write_list(out, f, range, num_top);
+    buf_append_char(out, '}');
 }
 
 /** Whether an earlier entry of the position has the same name: a key may stand only once. */

@@ -27,6 +27,10 @@ struct logprob_format {
 struct str logprob_token_text(const struct tokenizer *tokenizer, const int32_t *before,
                               int32_t num_before, int32_t id, struct arena *arena);
 
+/** [...] with exactly `num_top` likeliest tokens each. */
+void logprobs_write_list(struct buf *out, const struct logprob_format *format,
+                         const struct logprob_range *range, int32_t num_top);
+
 /** {"content":[...]} with exactly `num_top` likeliest tokens each. */
 void logprobs_write_chat(struct buf *out, const struct logprob_format *format,
                          const struct logprob_range *range, int32_t num_top);

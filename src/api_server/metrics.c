@@ -3,13 +3,11 @@
 // then the HTTP series. A slot has one writer, so adding is a load and a store.
 #include "api_server/metrics.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
+#include "api_server/exposition.h"
+#include "api_server/metrics_host.h"
 #include "base/clock.h"
 #include "base/memory.h"
 
@@ -92,6 +90,13 @@ static const struct {
     [HANDLER_TOKENIZE] = {"/tokenize", "POST"},
     [HANDLER_DETOKENIZE] = {"/detokenize", "POST"},
     [HANDLER_RESET_PREFIX_CACHE] = {"/reset_prefix_cache", "POST"},
+    [HANDLER_CHAT_RENDER] = {"/v1/chat/completions/render", "POST"},
+    [HANDLER_COMPLETION_RENDER] = {"/v1/completions/render", "POST"},
+    [HANDLER_RESPONSES] = {"/v1/responses", "POST"},
+    [HANDLER_RESPONSE] = {"/v1/responses/{response_id}", "GET"},
+    [HANDLER_RESPONSE_CANCEL] = {"/v1/responses/{response_id}/cancel", "POST"},
+    [HANDLER_MESSAGES] = {"/v1/messages", "POST"},
+    [HANDLER_COUNT_TOKENS] = {"/v1/messages/count_tokens", "POST"},
     [HANDLER_NONE] = {"none", "none"},
 };
 
@@ -148,6 +153,15 @@ void metrics_count(struct metrics *m, enum metric_counter counter, double by)
         add(m, (int32_t)counter, by);
 }
 
+void metrics_begin(struct metrics *m)
+{
+    const _Atomic double *row = m->page->fronts[m->client_index].counters;
+    double unfinished = row[METRIC_REQUESTS_RECEIVED] - row[METRIC_REQUESTS_LOST];
+    for (int i = METRIC_SUCCESS_STOP; i < METRIC_REQUESTS_RECEIVED; i++)
+        unfinished -= row[i];
+    metrics_count(m, METRIC_REQUESTS_LOST, unfinished);
+}
+
 void metrics_observe(struct metrics *m, enum metric_histogram histogram, double value)
 {
     const struct histogram_row *row = &histograms[histogram];
@@ -200,54 +214,16 @@ struct render {
     double created;    // when counting began
 };
 
-static void append_label_value(struct buf *out, struct str value)
-{
-    buf_append_char(out, '"');
-    for (size_t i = 0; i < value.len; i++) {
-        char c = value.ptr[i];
-        if (c == '\n') {
-            buf_append_c(out, "\\n");
-            continue;
-        }
-        if (c == '"' || c == '\\')
-            buf_append_char(out, '\\');
-        buf_append_char(out, c);
-    }
-    buf_append_char(out, '"');
-}
-
-/** As clients of the format print floats: 0.001, 1.0, 1e+07. */
-static void append_number(struct buf *out, double value)
-{
-    if (isinf(value))
-        buf_append_c(out, value > 0 ? "+Inf" : "-Inf");
-    else
-        buf_append_json_double(out, value);
-}
-
 static void head(struct render *r, const char *name, const char *suffix, const char *type,
                  const char *help)
 {
-    buf_printf(r->out, "# HELP %s%s %s\n# TYPE %s%s %s\n", name, suffix, help, name, suffix, type);
+    exposition_head(r->out, name, suffix, type, help);
 }
 
-/** One sample; `base` and `extra` are label lists, either may be empty. */
 static void sample(struct render *r, const char *name, const char *suffix, struct str base,
                    const char *extra, double value)
 {
-    buf_append_c(r->out, name);
-    buf_append_c(r->out, suffix);
-    if (base.len > 0 || extra[0]) {
-        buf_append_char(r->out, '{');
-        buf_append(r->out, base);
-        if (base.len > 0 && extra[0])
-            buf_append_char(r->out, ',');
-        buf_append_c(r->out, extra);
-        buf_append_char(r->out, '}');
-    }
-    buf_append_char(r->out, ' ');
-    append_number(r->out, value);
-    buf_append_char(r->out, '\n');
+    exposition_sample(r->out, name, suffix, base, extra, value);
 }
 
 static void gauge(struct render *r, const char *name, const char *help, double value)
@@ -285,7 +261,7 @@ static void histogram_samples(struct render *r, const char *name, struct str bas
             continue;
         struct buf le = {0};
         buf_append_c(&le, "le=\"");
-        append_number(&le, b < num_buckets ? buckets[b] : INFINITY);
+        exposition_number(&le, b < num_buckets ? buckets[b] : INFINITY);
         buf_append_c(&le, "\"");
         buf_append_char(&le, '\0');
         sample(r, name, "_bucket", base, le.ptr, cumulative);
@@ -313,8 +289,7 @@ static void render_gauges(struct render *r)
     double running = ready ? atomic_load(&e->num_running) : 0;
     double waiting = ready ? atomic_load(&e->num_waiting) : 0;
     double used = ready ? atomic_load(&e->num_used_blocks) : 0;
-    // One block of the pool is the null block, which no request can use.
-    double blocks = atomic_load(&e->num_blocks) - 1;
+    double blocks = atomic_load(&e->num_blocks);
     gauge(r, "vllm:num_requests_running", "Number of requests in model execution batches.",
           running);
     gauge(r, "vllm:num_requests_waiting", "Number of requests waiting to be processed.", waiting);
@@ -344,7 +319,7 @@ static void render_cache_config(struct render *r)
     struct buf labels = {0};
     buf_printf(&labels, "block_size=\"%d\",", atomic_load(&e->block_size));
     buf_append_c(&labels, "cache_dtype=");
-    append_label_value(&labels, str_from(o->kv_cache_dtype ? o->kv_cache_dtype : "auto"));
+    exposition_label_value(&labels, str_from(o->kv_cache_dtype ? o->kv_cache_dtype : "auto"));
     buf_printf(&labels,
                ",enable_prefix_caching=\"%s\",engine=\"0\",gpu_memory_utilization=\"%g\","
                "kv_cache_max_concurrency=\"%.2f\",kv_cache_size_tokens=\"%lld\","
@@ -370,6 +345,21 @@ static void render_counters(struct render *r)
             (double)atomic_load(&e->prefix_cache_queries));
     counter(r, "vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.",
             (double)atomic_load(&e->prefix_cache_hits));
+    // There is no connector to another cache and no cache of media here: nothing to count.
+    counter(
+        r, "vllm:external_prefix_cache_queries",
+        "External prefix cache queries from KV connector cross-instance cache sharing, in terms "
+        "of number of queried tokens.",
+        0);
+    counter(
+        r, "vllm:external_prefix_cache_hits",
+        "External prefix cache hits from KV connector cross-instance cache sharing, in terms of "
+        "number of cached tokens.",
+        0);
+    counter(r, "vllm:mm_cache_queries",
+            "Multi-modal cache queries, in terms of number of queried items.", 0);
+    counter(r, "vllm:mm_cache_hits", "Multi-modal cache hits, in terms of number of cached items.",
+            0);
     counter(r, "vllm:num_preemptions", "Cumulative number of preemption from the engine.",
             (double)atomic_load(&e->num_preemptions));
     counter(r, "vllm:prompt_tokens", "Number of prefill tokens processed.",
@@ -388,7 +378,8 @@ static void render_counters(struct render *r)
                                           "finished_reason=\"abort\"", "finished_reason=\"error\"",
                                           "finished_reason=\"repetition\""};
     const double successes[] = {total(m, METRIC_SUCCESS_STOP), total(m, METRIC_SUCCESS_LENGTH),
-                                total(m, METRIC_SUCCESS_ABORT), total(m, METRIC_SUCCESS_ERROR), 0};
+                                total(m, METRIC_SUCCESS_ABORT), total(m, METRIC_SUCCESS_ERROR),
+                                total(m, METRIC_SUCCESS_REPETITION)};
     counter_by(r, "vllm:request_success", "Count of successfully processed requests.", reasons,
                successes, 5);
 }
@@ -465,65 +456,51 @@ static void render_http(struct render *r)
     }
 }
 
-static double open_fds(void)
+/** What vLLM does not have. */
+static void render_own(struct render *r)
 {
-    DIR *dir = opendir("/proc/self/fd");
-    double count = 0;
-    while (dir && readdir(dir))
-        count++;
-    if (dir)
-        closedir(dir);
-    return count > 3 ? count - 3 : 0; // ".", ".." and the one that reads
-}
-
-static void plain(struct render *r, const char *name, const char *type, const char *help,
-                  double value)
-{
-    head(r, name, "", type, help);
-    sample(r, name, "", (struct str){0}, "", value);
-}
-
-/** Facts of this process; with several they would mean nothing. */
-static void render_process(struct render *r)
-{
-    if (r->metrics->page->num_api_servers > 1)
-        return;
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    double virtual_pages = 0, resident_pages = 0;
-    FILE *file = fopen("/proc/self/statm", "re");
-    if (file) {
-        if (fscanf(file, "%lf %lf", &virtual_pages, &resident_pages) != 2)
-            virtual_pages = resident_pages = 0;
-        fclose(file);
-    }
-    double page_size = (double)sysconf(_SC_PAGESIZE);
-    plain(r, "process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes.",
-          virtual_pages * page_size);
-    plain(r, "process_resident_memory_bytes", "gauge", "Resident memory size in bytes.",
-          resident_pages * page_size);
-    plain(r, "process_start_time_seconds", "gauge",
-          "Start time of the process since unix epoch in seconds.", r->created);
-    plain(r, "process_cpu_seconds_total", "counter",
-          "Total user and system CPU time spent in seconds.",
-          (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-              (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6);
-    plain(r, "process_open_fds", "gauge", "Number of open file descriptors.", open_fds());
-    plain(r, "process_max_fds", "gauge", "Maximum number of open file descriptors.",
-          (double)sysconf(_SC_OPEN_MAX));
+    const struct metrics *m = r->metrics;
+    const struct engine_page *e = &m->page->engine;
+    counter(r, "vllm_c:requests_received", "Requests handed to the engine, each choice one.",
+            total(m, METRIC_REQUESTS_RECEIVED));
+    counter(r, "vllm_c:requests_lost",
+            "Requests that ended with the API server that waited for them.",
+            total(m, METRIC_REQUESTS_LOST));
+    counter(r, "vllm_c:recomputed_tokens", "Tokens computed again after a preemption.",
+            (double)atomic_load(&e->num_recomputed_tokens));
+    counter(r, "vllm_c:engine_steps", "Steps that the engine ran.",
+            (double)atomic_load(&e->num_steps));
+    counter(r, "vllm_c:engine_starts", "Times that an engine was started.",
+            (double)atomic_load(&e->generation));
+    static const char *const phases[NUM_STEP_PHASES] = {
+        [STEP_PHASE_SCHEDULE] = "phase=\"schedule\"",
+        [STEP_PHASE_EXECUTE] = "phase=\"execute\"",
+        [STEP_PHASE_UPDATE] = "phase=\"update\"",
+        [STEP_PHASE_SEND] = "phase=\"send\"",
+    };
+    double seconds[NUM_STEP_PHASES];
+    for (int i = 0; i < NUM_STEP_PHASES; i++)
+        seconds[i] = (double)atomic_load(&e->step_phase_ns[i]) / 1e9;
+    counter_by(r, "vllm_c:step_seconds", "Time that the phases of steps took.", phases, seconds,
+               NUM_STEP_PHASES);
+    gauge(r, "vllm_c:engine_healthy",
+          "1 while the engine is ready and beats or makes progress; what /health says.",
+          engine_page_is_healthy(e, clock_monotonic_ns()));
 }
 
 void metrics_render(const struct metrics *m, struct buf *out)
 {
     struct render r = {.metrics = m, .out = out, .created = (double)m->page->start_wall_ns / 1e9};
     buf_append_c(&r.labels, "engine=\"0\",model_name=");
-    append_label_value(&r.labels, str_from(m->options->served_model_names.items[0]));
-    render_process(&r);
+    exposition_label_value(&r.labels, str_from(m->options->served_model_names.items[0]));
+    metrics_render_processes(m, out);
+    metrics_render_gpus(m, out);
     if (!m->options->disable_log_stats) {
         render_gauges(&r);
         render_cache_config(&r);
         render_counters(&r);
         render_histograms(&r);
+        render_own(&r);
     }
     render_http(&r);
     buf_deinit(&r.labels);

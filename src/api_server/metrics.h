@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "api_server/gpu_monitor.h"
 #include "base/buf.h"
 #include "base/str.h"
 #include "config/options.h"
@@ -21,6 +22,9 @@ enum metric_counter {
     METRIC_SUCCESS_LENGTH,
     METRIC_SUCCESS_ABORT,
     METRIC_SUCCESS_ERROR,
+    METRIC_SUCCESS_REPETITION,
+    METRIC_REQUESTS_RECEIVED, // each choice one; directly behind the finish reasons
+    METRIC_REQUESTS_LOST,     // their API server died
     NUM_METRIC_COUNTERS,
 };
 
@@ -51,6 +55,13 @@ enum metric_handler {
     HANDLER_TOKENIZE,
     HANDLER_DETOKENIZE,
     HANDLER_RESET_PREFIX_CACHE,
+    HANDLER_CHAT_RENDER,
+    HANDLER_COMPLETION_RENDER,
+    HANDLER_RESPONSES,
+    HANDLER_RESPONSE,
+    HANDLER_RESPONSE_CANCEL,
+    HANDLER_MESSAGES,
+    HANDLER_COUNT_TOKENS,
     HANDLER_NONE, // unknown paths
     NUM_METRIC_HANDLERS,
     HANDLER_EXCLUDED = NUM_METRIC_HANDLERS,
@@ -61,7 +72,11 @@ struct metrics {
     struct shared_page *page;
     const struct serve_options *options;
     int32_t client_index;
+    const struct gpu_readings *gpus; // NULL: not known
 };
+
+/** Settles what an earlier process of this row left unfinished. Before anything is counted. */
+void metrics_begin(struct metrics *metrics);
 
 void metrics_count(struct metrics *metrics, enum metric_counter counter, double by);
 /** Not-a-number and negative values count as 0. */

@@ -26,6 +26,22 @@ static enum status compile_file(struct model_facts *facts, const char *path, str
     return status;
 }
 
+/** A model whose own template is beyond us still completes prompts. */
+static enum status compile_own(struct chat_template **out, struct str source, const char *name,
+                               struct error *err)
+{
+    if (source.len == 0)
+        return STATUS_OK;
+    enum status status = chat_template_compile(out, source, err);
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    error_prefix(err, "%s", name);
+    if (status != STATUS_UNSUPPORTED)
+        return status;
+    log_warning("%s: chat requests will be refused; see --chat-template", err->message);
+    return STATUS_OK;
+}
+
 /** --chat-template (a path, or the text itself) wins over the model's own. */
 static enum status load_template(struct model_facts *facts, const struct serve_options *o,
                                  const struct tokenizer_config *config, struct error *err)
@@ -38,18 +54,19 @@ static enum status load_template(struct model_facts *facts, const struct serve_o
                                "--chat-template %s: no such file, and it does not look like a "
                                "template",
                                given);
-    struct str source = given ? str_from(given) : config->chat_template;
-    if (source.len == 0)
-        return STATUS_OK;
-    enum status status = chat_template_compile(&facts->chat_template, source, err);
-    if (status != STATUS_OK)
-        error_prefix(err, "%s", given ? "--chat-template" : "the model's chat template");
-    // A model whose own template is beyond us still completes prompts.
-    if (status == STATUS_UNSUPPORTED && !given) {
-        log_warning("%s: chat requests will be refused; see --chat-template", err->message);
-        status = STATUS_OK;
+    if (given) {
+        enum status status = chat_template_compile(&facts->chat_template, str_from(given), err);
+        if (status != STATUS_OK)
+            error_prefix(err, "--chat-template");
+        return status;
     }
-    return status;
+    TRY(compile_own(&facts->chat_template, config->chat_template, "the model's chat template",
+                    err));
+    struct str with_tools = tokenizer_config_template(config, STR("tool_use"));
+    if (with_tools.ptr == config->chat_template.ptr) // there is none of that name
+        return STATUS_OK;
+    return compile_own(&facts->tool_template, with_tools, "the model's chat template for tools",
+                       err);
 }
 
 /** The tokenizer's end-of-sequence token is the main one; what else the model's files name stops as
@@ -139,6 +156,7 @@ void model_facts_deinit(struct model_facts *facts)
 {
     tokenizer_destroy(facts->tokenizer);
     chat_template_destroy(facts->chat_template);
+    chat_template_destroy(facts->tool_template);
     json_decref(facts->special_tokens);
     json_decref(facts->default_template_kwargs);
     model_config_deinit(&facts->config);

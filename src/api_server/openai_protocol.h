@@ -38,6 +38,12 @@ struct protocol_config {
     bool force_include_usage;
 };
 
+/** Ends an answer whose end is some pattern of tokens, repeated. */
+struct repetition_rule {
+    int32_t min_pattern_size, max_pattern_size; // tokens; max 0: off
+    int32_t min_count;                          // how often it has to stand there
+};
+
 /** Sampling fields as sent: typed, not yet ranged. `has_...`: given and not null. */
 struct sampling_fields {
     bool has_temperature, has_top_p, has_top_k, has_min_p, has_repetition_penalty, has_seed;
@@ -60,6 +66,13 @@ struct sampling_fields {
     bool has_allowed_token_ids;
     int32_t num_allowed_token_ids;
     const int32_t *allowed_token_ids;
+    int32_t num_choices; // of structured_outputs; 0: not given
+    struct str *choices;
+    int32_t num_bad_words;
+    struct str *bad_words;
+    int32_t num_logprob_token_ids; // 0: not given
+    const int32_t *logprob_token_ids;
+    struct repetition_rule repetition;
 };
 
 enum { NUM_LOGPROBS_NONE = -1, NUM_LOGPROBS_ALL = -2 };
@@ -135,6 +148,10 @@ NODISCARD enum status sampling_resolve(const struct sampling_fields *fields,
                                        int32_t num_prompt_tokens, int32_t max_model_len,
                                        bool max_tokens_zero, struct arena *arena,
                                        struct sampling_params *params, struct api_error *err);
+
+/** The output that a request asks for, by itself or by its endpoint's default; 0: as much as there
+ *  is room for. */
+int64_t sampling_requested_output(const struct sampling_fields *fields);
 
 /** Checks a prompt's length against the context and the requested output. */
 NODISCARD enum status prompt_length_check(const struct sampling_fields *fields,

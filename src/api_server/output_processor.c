@@ -88,6 +88,32 @@ static bool find_stop(struct output_processor *p, size_t num_new)
     return true;
 }
 
+/** Whether the last tokens are one pattern, as often as the rule asks. */
+static bool is_repeated(const int32_t *ids, int32_t num_ids, int32_t size, int32_t count)
+{
+    for (int32_t i = num_ids - size * (count - 1); i < num_ids; i++) {
+        if (ids[i] != ids[i - size])
+            return false;
+    }
+    return true;
+}
+
+static bool find_repetition(struct output_processor *p)
+{
+    const struct repetition_rule *rule = &p->options.repetition;
+    if (rule->max_pattern_size == 0 || p->num_tokens < p->options.min_tokens)
+        return false;
+    for (int32_t size = rule->min_pattern_size; size <= rule->max_pattern_size; size++) {
+        if ((int64_t)size * rule->min_count > p->num_tokens)
+            return false;
+        if (is_repeated(p->engine.output_token_ids, p->num_tokens, size, rule->min_count)) {
+            p->finish_reason = FINISH_REASON_REPETITION;
+            return true;
+        }
+    }
+    return false;
+}
+
 bool output_processor_update(struct output_processor *p, const struct engine_core_output *o)
 {
     if (p->finish_reason != FINISH_REASON_NONE)
@@ -107,7 +133,7 @@ bool output_processor_update(struct output_processor *p, const struct engine_cor
             continue;
         size_t before = p->text.len;
         detokenizer_step(p->detokenizer, id, &p->text);
-        if (find_stop(p, p->text.len - before)) {
+        if (find_stop(p, p->text.len - before) || find_repetition(p)) {
             p->engine.core.num_output_tokens = p->num_tokens; // what else the step drew is void
             return o->finish_reason == FINISH_REASON_NONE;
         }

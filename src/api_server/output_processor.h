@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "api_server/engine_client.h"
+#include "api_server/openai_protocol.h"
 #include "api_server/stop_matcher.h"
 #include "base/buf.h"
 #include "tokenizer/tokenizer.h"
@@ -29,6 +30,7 @@ struct output_processor_options {
     const struct tokenizer *tokenizer;
     const struct stop_matcher *stops; // borrowed while the processor lives
     int32_t min_tokens;               // stop strings that end within so many tokens do not count
+    struct repetition_rule repetition;
     bool skip_special_tokens;
     bool drop_tokens; // only the prompt is scored: the token that the engine draws is not shown
 };
@@ -62,7 +64,7 @@ void output_processor_init(struct output_processor *processor,
 void output_processor_deinit(struct output_processor *processor);
 
 /** Takes over what a step did (its tokens already stand in engine.output_token_ids). Returns true
- *  if a stop string ended the answer, so that the engine has to be told. */
+ *  if a stop string or a repetition ended the answer, so that the engine has to be told. */
 bool output_processor_update(struct output_processor *processor,
                              const struct engine_core_output *output);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "api_server/debug_requests.h"
 #include "api_server/serving.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -12,35 +13,81 @@
 #include "base/random.h"
 
 static const struct route routes[] = {
-    {"/health", "GET", serving_health, HANDLER_EXCLUDED, .takes_json = false},
-    {"/ping", "GET, POST", serving_health, HANDLER_EXCLUDED, .takes_json = false},
-    {"/load", "GET", serving_load, HANDLER_EXCLUDED, .takes_json = false},
-    {"/version", "GET", serving_version, HANDLER_EXCLUDED, .takes_json = false},
-    {"/metrics", "GET", serving_metrics, HANDLER_EXCLUDED, .takes_json = false},
-    {"/metrics/", "GET", serving_metrics, HANDLER_EXCLUDED, .takes_json = false},
-    {"/tokenize", "POST", serving_tokenize, HANDLER_TOKENIZE, .takes_json = true},
-    {"/detokenize", "POST", serving_detokenize, HANDLER_DETOKENIZE, .takes_json = true},
-    {"/v1/models", "GET", serving_models, HANDLER_MODELS, .takes_json = false},
+    {"/health", "GET", serving_health, HANDLER_EXCLUDED,
+     .summary = "200 while requests reach the engine, else 503"},
+    {"/ping", "GET, POST", serving_health, HANDLER_EXCLUDED, .summary = "As /health"},
+    {"/load", "GET", serving_load, HANDLER_EXCLUDED, .summary = "Requests under way"},
+    {"/version", "GET", serving_version, HANDLER_EXCLUDED, .summary = "The version of the API"},
+    {"/metrics", "GET", serving_metrics, HANDLER_EXCLUDED, .summary = "Metrics for Prometheus"},
+    {"/metrics/", "GET", serving_metrics, HANDLER_EXCLUDED, .summary = "As /metrics"},
+    {"/tokenize", "POST", serving_tokenize, HANDLER_TOKENIZE, .takes_json = true,
+     .summary = "Text or a chat to token ids", .request = "TokenizeRequest"},
+    {"/detokenize", "POST", serving_detokenize, HANDLER_DETOKENIZE, .takes_json = true,
+     .summary = "Token ids to text", .request = "DetokenizeRequest"},
+    {"/v1/tokenize", "POST", serving_tokenize, HANDLER_TOKENIZE, .takes_json = true,
+     .summary = "As /tokenize, behind the key", .request = "TokenizeRequest"},
+    {"/v1/detokenize", "POST", serving_detokenize, HANDLER_DETOKENIZE, .takes_json = true,
+     .summary = "As /detokenize, behind the key", .request = "DetokenizeRequest"},
+    {"/v1/models", "GET", serving_models, HANDLER_MODELS, .summary = "The served names"},
     {"/v1/chat/completions", "POST", serving_chat, HANDLER_CHAT, .takes_json = true,
-     .counts_as_load = true},
+     .counts_as_load = true, .summary = "Answer a chat", .request = "ChatCompletionRequest"},
+    {"/v1/chat/completions/render", "POST", serving_chat_render, HANDLER_CHAT_RENDER,
+     .takes_json = true, .summary = "A chat's prompt, without an answer",
+     .request = "ChatCompletionRequest"},
     {"/v1/completions", "POST", serving_completion, HANDLER_COMPLETIONS, .takes_json = true,
-     .counts_as_load = true},
+     .counts_as_load = true, .summary = "Continue a text", .request = "CompletionRequest"},
+    {"/v1/completions/render", "POST", serving_completion_render, HANDLER_COMPLETION_RENDER,
+     .takes_json = true, .summary = "A completion's prompts, without an answer",
+     .request = "CompletionRequest"},
+    {"/v1/responses", "POST", serving_responses, HANDLER_RESPONSES, .takes_json = true,
+     .counts_as_load = true, .summary = "Make a response", .request = "ResponsesRequest"},
+    {"/v1/responses/{response_id}/cancel", "POST", serving_response_cancel, HANDLER_RESPONSE_CANCEL,
+     .summary = "Cancel a response that is made in the background"},
+    {"/v1/responses/{response_id}", "GET", serving_response_get, HANDLER_RESPONSE,
+     .summary = "A stored response"},
+    {"/v1/messages", "POST", serving_messages, HANDLER_MESSAGES, .takes_json = true,
+     .counts_as_load = true, .says_anthropic = true, .summary = "Answer a chat, as Anthropic does",
+     .request = "MessagesRequest"},
+    {"/v1/messages/count_tokens", "POST", serving_count_tokens, HANDLER_COUNT_TOKENS,
+     .takes_json = true, .says_anthropic = true, .summary = "The length of a chat's prompt",
+     .request = "CountTokensRequest"},
+    {"/debug/requests/{request_id}", "GET", serving_debug_request, HANDLER_EXCLUDED,
+     .summary = "Where a request's time went"},
+    {"/debug/recording", "POST", serving_debug_recording, HANDLER_EXCLUDED,
+     .summary = "Write the scheduler's recording to a file"},
     {"/reset_prefix_cache", "POST", serving_reset_prefix_cache, HANDLER_RESET_PREFIX_CACHE,
-     .dev_only = true},
+     .dev_only = true, .summary = "Forget cached prefixes"},
+    {"/server_info", "GET", serving_server_info, HANDLER_EXCLUDED, .dev_only = true,
+     .summary = "Options, environment and machine"},
+    {"/openapi.json", "GET", serving_openapi, HANDLER_EXCLUDED, .is_docs = true,
+     .summary = "This description"},
+    {"/docs", "GET", serving_docs, HANDLER_EXCLUDED, .is_docs = true,
+     .summary = "This description, for people"},
 };
 
 static bool is_present(const struct api_server *server, const struct route *route)
 {
-    return !route->dev_only || server->options->server_dev_mode;
+    const struct serve_options *o = server->options;
+    return (!route->dev_only || o->server_dev_mode) &&
+           (!route->is_docs || !o->disable_fastapi_docs);
+}
+
+const struct route *router_next_route(const struct api_server *server, size_t *at)
+{
+    while (*at < ARRAY_LEN(routes)) {
+        const struct route *route = &routes[(*at)++];
+        if (is_present(server, route))
+            return route;
+    }
+    return NULL;
 }
 
 void router_log_routes(const struct api_server *server)
 {
     log_info("Available routes are:");
-    for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
-        if (is_present(server, &routes[i]))
-            log_info("Route: %s, Methods: %s", routes[i].path, routes[i].methods);
-    }
+    const struct route *route;
+    for (size_t at = 0; (route = router_next_route(server, &at));)
+        log_info("Route: %s, Methods: %s", route->path, route->methods);
 }
 
 // ---- answers ----
@@ -74,8 +121,10 @@ static void log_access(const struct api_call *call)
     if (options->disable_uvicorn_access_log || options->uvicorn_log_level > LOG_LEVEL_INFO ||
         is_log_excluded(call->server, path))
         return;
+    bool is_json = log_get_format() == LOG_FORMAT_JSON;
     struct buf line = {0};
-    buf_printf(&line, "INFO:     " STR_FORMAT " - \"", STR_ARG(http_exchange_peer(call->exchange)));
+    buf_printf(&line, "%s" STR_FORMAT " - \"",
+               is_json ? "" : "INFO:     ", STR_ARG(http_exchange_peer(call->exchange)));
     append_log_text(&line, http_exchange_method(call->exchange));
     buf_append_char(&line, ' ');
     append_log_text(&line, path);
@@ -84,9 +133,14 @@ static void log_access(const struct api_call *call)
         buf_append_char(&line, '?');
         append_log_text(&line, query);
     }
-    buf_printf(&line, " HTTP/1.1\" %d %s\n", call->status, http_status_phrase(call->status));
-    ssize_t written = write(STDOUT_FILENO, line.ptr, line.len);
-    (void)written; // nowhere to say that the log cannot be written
+    buf_printf(&line, " HTTP/1.1\" %d %s", call->status, http_status_phrase(call->status));
+    if (is_json) {
+        log_write(LOG_LEVEL_INFO, __FILE__, __LINE__, STR_FORMAT, STR_ARG(buf_str(&line)));
+    } else {
+        buf_append_char(&line, '\n');
+        ssize_t written = write(STDOUT_FILENO, line.ptr, line.len);
+        (void)written; // nowhere to say that the log cannot be written
+    }
     buf_deinit(&line);
 }
 
@@ -125,6 +179,8 @@ void api_call_fail(struct api_call *call, const struct api_error *err)
     struct buf body = {0};
     if (err->kind == API_ERROR_UNAUTHORIZED)
         buf_append_c(&body, "{\"error\":\"Unauthorized\"}");
+    else if (call->route && call->route->says_anthropic)
+        api_error_write_anthropic(&body, err);
     else
         api_error_write(&body, err);
     if (err->kind == API_ERROR_OVERLOADED)
@@ -259,10 +315,10 @@ static void answer_preflight(struct api_call *call, struct str origin)
 
 // ---- keys ----
 
-static bool is_guarded(struct str path)
+bool router_needs_key(struct str path)
 {
     return str_starts_with(path, STR("/v1")) || str_starts_with(path, STR("/v2")) ||
-           str_starts_with(path, STR("/inference"));
+           str_starts_with(path, STR("/inference")) || str_starts_with(path, STR("/debug"));
 }
 
 static bool has_key(const struct api_call *call)
@@ -293,11 +349,28 @@ static bool method_allowed(const struct route *route, struct str method)
     return false;
 }
 
-static const struct route *find_route(const struct api_server *server, struct str path)
+/** Whether `path` is the route's; `*value` becomes what its {name} stands for. */
+static bool path_matches(const struct route *route, struct str path, struct str *value)
 {
-    for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
-        if (is_present(server, &routes[i]) && str_eq_c(path, routes[i].path))
-            return &routes[i];
+    struct str pattern = str_from(route->path);
+    size_t open = str_find(pattern, STR("{"), 0);
+    if (open == STR_NOT_FOUND)
+        return str_eq(path, pattern);
+    struct str before = str_slice(pattern, 0, open);
+    struct str after = str_slice(pattern, str_find(pattern, STR("}"), open) + 1, pattern.len);
+    if (path.len <= before.len + after.len || !str_starts_with(path, before) ||
+        !str_ends_with(path, after))
+        return false;
+    *value = str_slice(path, before.len, path.len - after.len);
+    return true;
+}
+
+static const struct route *find_route(struct api_call *call, struct str path)
+{
+    const struct route *route;
+    for (size_t at = 0; (route = router_next_route(call->server, &at));) {
+        if (path_matches(route, path, &call->path_value))
+            return route;
     }
     return NULL;
 }
@@ -330,7 +403,7 @@ static void add_request_id(struct api_call *call)
 static void dispatch(struct api_call *call, struct str path, struct str method)
 {
     struct api_error err;
-    call->route = find_route(call->server, path);
+    call->route = find_route(call, path);
     if (!call->route) {
         api_error_set(&err, API_ERROR_NO_ROUTE, "Not Found");
         api_call_fail(call, &err);
@@ -373,7 +446,8 @@ void router_on_request(void *context, struct http_exchange *exchange)
     if (origin.ptr && origin_allowed(&server->cors, origin))
         add_origin_headers(call, origin);
     add_request_id(call);
-    if (server->options->api_keys.len > 0 && !is_options && is_guarded(path) && !has_key(call)) {
+    if (server->options->api_keys.len > 0 && !is_options && router_needs_key(path) &&
+        !has_key(call)) {
         struct api_error err;
         api_error_set(&err, API_ERROR_UNAUTHORIZED, "Unauthorized");
         api_call_fail(call, &err);

@@ -13,13 +13,17 @@
 struct api_call;
 
 struct route {
-    const char *path;
+    const char *path;    // may have one {name}, which stands for any text
     const char *methods; // "GET" or "GET, POST"
     void (*handle)(struct api_call *call);
     enum metric_handler handler;
     bool takes_json;
     bool counts_as_load; // in /load
     bool dev_only;       // only with VLLM_SERVER_DEV_MODE
+    bool is_docs;        // not with --disable-fastapi-docs
+    bool says_anthropic; // errors in Anthropic's shape
+    const char *summary; // for people, in the API's description
+    const char *request; // name of the body's schema there; NULL: no body
 };
 
 /** One request on its way through the server. Ends with its answer, or when the client leaves. */
@@ -27,6 +31,7 @@ struct api_call {
     struct api_server *server;
     struct http_exchange *exchange;
     const struct route *route; // NULL: no such path
+    struct str path_value;     // what stands where the route's path has {name}
     struct arena arena;        // lives as long as the call
     int64_t start_ns;
     int32_t status;
@@ -40,6 +45,12 @@ void router_on_request(void *context, struct http_exchange *exchange);
 
 /** Logs the routes that are there. */
 void router_log_routes(const struct api_server *server);
+
+/** The routes that are there, one after the other; NULL after the last one. `*at` starts as 0. */
+const struct route *router_next_route(const struct api_server *server, size_t *at);
+
+/** Whether `path` is behind --api-key. */
+bool router_needs_key(struct str path);
 
 struct str api_call_body(const struct api_call *call);
 struct str api_call_header(const struct api_call *call, const char *name);

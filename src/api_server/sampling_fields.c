@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "api_server/constraint_fields.h"
 #include "api_server/json_body.h"
 #include "api_server/openai_protocol.h"
 #include "base/buf.h"
@@ -142,6 +143,7 @@ static enum status parse_sampling(struct sampling_fields *f, const json_t *body,
     TRY(json_field_bool(body, "ignore_eos", &f->ignore_eos, NULL, err));
     TRY(parse_stop(f, body, arena, err));
     TRY(parse_logit_bias(f, body, arena, err));
+    TRY(constraint_fields_parse(f, body, arena, err));
     return parse_id_lists(f, body, arena, err);
 }
 
@@ -200,12 +202,8 @@ static const struct {
     bool (*means_off)(const json_t *value); // null and absent always do
 } unsupported_fields[] = {
     {"use_beam_search", is_false},
-    {"structured_outputs", never},
     {"response_format", is_text_format},
-    {"logprob_token_ids", is_empty},
-    {"bad_words", is_empty},
     {"thinking_token_budget", is_minus_one},
-    {"repetition_detection", never},
     {"kv_transfer_params", is_empty},
     {"ec_transfer_params", is_empty},
     {"vllm_xargs", is_empty},
@@ -486,7 +484,9 @@ static enum status resolve_token_lists(const struct sampling_fields *f,
     p->allowed_token_ids = f->allowed_token_ids;
 
     // The model's further end-of-sequence ids stop like stop tokens, unless they are to be ignored.
-    int32_t num_extra = f->ignore_eos ? 0 : config->num_extra_eos_ids;
+    // A constraint decides itself where the answer may end, and then it has to be able to.
+    bool ignore_eos = f->ignore_eos && f->num_choices == 0;
+    int32_t num_extra = ignore_eos ? 0 : config->num_extra_eos_ids;
     if (f->num_stop_token_ids > MAX_STOP_TOKEN_IDS - config->num_extra_eos_ids)
         return api_error_set(err, API_ERROR_VALUE,
                              "stop_token_ids can hold at most %d ids, got %d.",
@@ -498,7 +498,7 @@ static enum status resolve_token_lists(const struct sampling_fields *f,
            (size_t)num_extra * sizeof(*stops));
     p->num_stop_token_ids = f->num_stop_token_ids + num_extra;
     p->stop_token_ids = stops;
-    p->eos_token_id = f->ignore_eos ? -1 : config->eos_token_id;
+    p->eos_token_id = ignore_eos ? -1 : config->eos_token_id;
     return STATUS_OK;
 }
 
@@ -566,12 +566,17 @@ enum status sampling_resolve(const struct sampling_fields *f, const struct proto
     return STATUS_OK;
 }
 
+int64_t sampling_requested_output(const struct sampling_fields *f)
+{
+    return f->has_max_tokens ? f->max_tokens : f->default_max_tokens;
+}
+
 enum status prompt_length_check(const struct sampling_fields *f, int32_t num_prompt_tokens,
                                 int32_t max_model_len, struct api_error *err)
 {
     if (num_prompt_tokens == 0)
         return api_error_set(err, API_ERROR_VALUE, "The decoder prompt cannot be empty");
-    int64_t output = f->has_max_tokens && f->max_tokens > 0 ? f->max_tokens : 0;
+    int64_t output = max_i64(sampling_requested_output(f), 0);
     if (output > max_model_len)
         return api_error_param(err, f->max_tokens_field, integer(output).text,
                                "%s=%" PRId64 " cannot be greater than max_model_len="

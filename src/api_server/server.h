@@ -20,12 +20,14 @@
 #include "tokenizer/tokenizer.h"
 
 struct generation;
+struct response_store;
 
 /** What does not change after start, so that any thread may read it. */
 struct model_facts {
     struct model_config config;
     struct tokenizer *tokenizer;
     struct chat_template *chat_template; // NULL: the model has none
+    struct chat_template *tool_template; // where there are tools; NULL: as without
     bool wants_content_parts;
     json_t *special_tokens;          // object of strings, for templates
     json_t *default_template_kwargs; // object or NULL
@@ -51,8 +53,10 @@ struct api_server {
     struct tokenizer_pool *pool;
     int again_fd; // set when the engine's messages took their whole turn
     struct metrics metrics;
+    struct gpu_monitor gpus;
 
     struct generation *generations;   // all that live
+    struct response_store *responses; // NULL: none are kept
     int64_t num_queued_prompt_tokens; // of requests whose first token is still to come
     int32_t server_load;              // requests under way, for /load
     bool stopping;

@@ -5,6 +5,16 @@
 
 void serving_chat(struct api_call *call);
 void serving_completion(struct api_call *call);
+void serving_chat_render(struct api_call *call);
+void serving_completion_render(struct api_call *call);
+void serving_responses(struct api_call *call);
+void serving_response_get(struct api_call *call);
+void serving_response_cancel(struct api_call *call);
+void serving_messages(struct api_call *call);
+void serving_count_tokens(struct api_call *call);
+void serving_server_info(struct api_call *call);
+void serving_openapi(struct api_call *call);
+void serving_docs(struct api_call *call);
 void serving_models(struct api_call *call);
 void serving_tokenize(struct api_call *call);
 void serving_detokenize(struct api_call *call);

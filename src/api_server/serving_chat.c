@@ -2,6 +2,7 @@
 #include "api_server/chat_render.h"
 #include "api_server/generation.h"
 #include "api_server/logprobs.h"
+#include "api_server/request_timings.h"
 #include "api_server/serving.h"
 
 static enum status parse(struct generation *g, struct api_error *err)
@@ -10,7 +11,7 @@ static enum status parse(struct generation *g, struct api_error *err)
     return chat_request_parse(&g->chat, g->json, &g->server->facts.protocol, &g->arena, err);
 }
 
-static enum status make_prompts(struct generation *g, struct api_error *err)
+enum status chat_make_prompts(struct generation *g, struct api_error *err)
 {
     g->num_prompts = 1;
     g->prompts = arena_calloc(&g->arena, 1, sizeof(*g->prompts));
@@ -177,17 +178,33 @@ static void write_answer(struct generation *g, struct buf *out)
     answer_write_prompt_logprobs(out, &g->choices[0]);
     buf_append_char(out, ',');
     write_prompt_fields(out, g);
-    buf_append_c(out, ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}");
+    buf_append_c(out, ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":");
+    request_timings_write(out, g);
+    buf_append_char(out, '}');
 }
 
 static const struct generation_kind chat_kind = {
     .id_prefix = "chatcmpl-",
     .chunk_object = "chat.completion.chunk",
     .parse = parse,
-    .make_prompts = make_prompts,
+    .make_prompts = chat_make_prompts,
     .write_chunk = write_chunk,
     .write_answer = write_answer,
+    .write_stream_end = sse_end_stream,
+    .write_stream_error = sse_fail_stream,
 };
+
+static const struct generation_kind render_kind = {
+    .id_prefix = "chatcmpl-",
+    .parse = parse,
+    .make_prompts = chat_make_prompts,
+    .answer_prepared = render_write_chat,
+};
+
+void serving_chat_render(struct api_call *call)
+{
+    generation_begin(call, &render_kind);
+}
 
 void serving_chat(struct api_call *call)
 {

@@ -1,6 +1,7 @@
 // POST /v1/completions.
 #include "api_server/generation.h"
 #include "api_server/logprobs.h"
+#include "api_server/request_timings.h"
 #include "api_server/serving.h"
 
 static enum status parse(struct generation *g, struct api_error *err)
@@ -134,7 +135,9 @@ static void write_answer(struct generation *g, struct buf *out)
     buf_append_json_string(out, str_from(g->server->facts.system_fingerprint));
     buf_append_c(out, ",\"usage\":");
     answer_write_usage(out, g, NULL, true);
-    buf_append_c(out, ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}");
+    buf_append_c(out, ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":");
+    request_timings_write(out, g);
+    buf_append_char(out, '}');
 }
 
 static const struct generation_kind completion_kind = {
@@ -144,7 +147,21 @@ static const struct generation_kind completion_kind = {
     .make_prompts = make_prompts,
     .write_chunk = write_chunk,
     .write_answer = write_answer,
+    .write_stream_end = sse_end_stream,
+    .write_stream_error = sse_fail_stream,
 };
+
+static const struct generation_kind render_kind = {
+    .id_prefix = "cmpl-",
+    .parse = parse,
+    .make_prompts = make_prompts,
+    .answer_prepared = render_write_completions,
+};
+
+void serving_completion_render(struct api_call *call)
+{
+    generation_begin(call, &render_kind);
+}
 
 void serving_completion(struct api_call *call)
 {

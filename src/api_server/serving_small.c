@@ -1,12 +1,10 @@
 // The small endpoints: health, version, load, metrics, and the prefix cache's reset.
 #include "api_server/serving.h"
-#include "base/clock.h"
 #include "base/memory.h"
 
 void serving_health(struct api_call *call)
 {
-    const struct api_server *server = call->server;
-    bool healthy = engine_page_is_healthy(&server->page->engine, clock_monotonic_ns());
+    bool healthy = engine_client_is_ready(call->server->engine);
     api_call_reply(call, healthy ? 200 : 503, "application/json", STR(""));
 }
 
@@ -28,6 +26,7 @@ void serving_load(struct api_call *call)
 void serving_metrics(struct api_call *call)
 {
     struct buf out = {0};
+    gpu_monitor_refresh(&call->server->gpus, call->server->pool);
     metrics_render(&call->server->metrics, &out);
     api_call_reply(call, 200, "text/plain; version=0.0.4; charset=utf-8", buf_str(&out));
     buf_deinit(&out);

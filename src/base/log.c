@@ -10,7 +10,18 @@
 #include "base/buf.h"
 
 static enum log_level current_level = LOG_LEVEL_INFO;
+static enum log_format current_format = LOG_FORMAT_TEXT;
 static char process_name[32];
+
+void log_set_format(enum log_format format)
+{
+    current_format = format;
+}
+
+enum log_format log_get_format(void)
+{
+    return current_format;
+}
 
 void log_set_level(enum log_level level)
 {
@@ -46,30 +57,60 @@ bool log_level_parse(const char *text, enum log_level *out)
     return false;
 }
 
-void log_write(enum log_level level, const char *file, int line, const char *format, ...)
+static const char *const level_names[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
+
+static void append_text_line(struct buf *out, enum log_level level, const char *file, int line,
+                             struct str message)
 {
-    static const char *const names[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
     time_t now = time(NULL);
     struct tm local;
     localtime_r(&now, &local);
     char stamp[32];
     strftime(stamp, sizeof(stamp), "%m-%d %H:%M:%S", &local);
-    const char *slash = strrchr(file, '/');
-
-    struct buf text = {0};
     if (process_name[0])
-        buf_printf(&text, "(%s pid=%d) ", process_name, (int)getpid());
-    buf_printf(&text, "%s %s [%s:%d] ", names[level], stamp, slash ? slash + 1 : file, line);
+        buf_printf(out, "(%s pid=%d) ", process_name, (int)getpid());
+    buf_printf(out, "%s %s [%s:%d] ", level_names[level], stamp, file, line);
+    buf_append(out, message);
+}
+
+static void append_json_line(struct buf *out, enum log_level level, const char *file, int line,
+                             struct str message)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    struct tm utc;
+    gmtime_r(&now.tv_sec, &utc);
+    char stamp[32];
+    strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%S", &utc);
+    buf_printf(out, "{\"time\":\"%s.%03dZ\",\"level\":\"%s\",\"process\":", stamp,
+               (int)(now.tv_nsec / 1000000), level_names[level]);
+    buf_append_json_string(out, str_from(process_name));
+    buf_printf(out, ",\"pid\":%d,\"file\":", (int)getpid());
+    buf_append_json_string(out, str_from(file));
+    buf_printf(out, ",\"line\":%d,\"message\":", line);
+    buf_append_json_string(out, message);
+    buf_append_char(out, '}');
+}
+
+void log_write(enum log_level level, const char *file, int line, const char *format, ...)
+{
+    struct buf message = {0}, text = {0};
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
     int len = vsnprintf(NULL, 0, format, args);
     va_end(args);
     if (len > 0) {
-        vsnprintf(buf_reserve(&text, (size_t)len + 1), (size_t)len + 1, format, again);
-        text.len += (size_t)len;
+        vsnprintf(buf_reserve(&message, (size_t)len + 1), (size_t)len + 1, format, again);
+        message.len += (size_t)len;
     }
     va_end(again);
+
+    const char *slash = strrchr(file, '/');
+    if (current_format == LOG_FORMAT_JSON)
+        append_json_line(&text, level, slash ? slash + 1 : file, line, buf_str(&message));
+    else
+        append_text_line(&text, level, slash ? slash + 1 : file, line, buf_str(&message));
     buf_append_char(&text, '\n');
     // A reader that went away must not stop the server: what cannot be written is dropped.
     for (size_t done = 0; done < text.len;) {
@@ -78,5 +119,6 @@ void log_write(enum log_level level, const char *file, int line, const char *for
             break;
         done += (size_t)wrote;
     }
+    buf_deinit(&message);
     buf_deinit(&text);
 }

@@ -1,4 +1,5 @@
-// One line a fact, for the operator: "(APIServer pid=12) INFO 08-01 12:00:00 [serve.c:120] ...".
+// One line a fact, for the operator: "(APIServer pid=12) INFO 08-01 12:00:00 [serve.c:120] ...", or
+// for a machine: {"time":"...","level":"INFO","process":"APIServer","pid":12,"file":...}.
 #pragma once
 
 #include <stdbool.h>
@@ -6,6 +7,12 @@
 #include "base/status.h"
 
 enum log_level { LOG_LEVEL_DEBUG, LOG_LEVEL_INFO, LOG_LEVEL_WARNING, LOG_LEVEL_ERROR };
+
+enum log_format { LOG_FORMAT_TEXT, LOG_FORMAT_JSON };
+
+/** TEXT at start. */
+void log_set_format(enum log_format format);
+enum log_format log_get_format(void);
 
 /** Lines below `level` are dropped. INFO at start. */
 void log_set_level(enum log_level level);
@@ -18,7 +25,8 @@ void log_set_process_name(const char *name);
  */
 NODISCARD bool log_level_parse(const char *text, enum log_level *out);
 
-/** Writes one whole line to standard output with a single write(); newlines within stay. */
+/** Writes one whole line to standard output with a single write(). As text, newlines within stay;
+ *  as JSON, a line is an object with time, level, process, pid, file, line and message. */
 void log_write(enum log_level level, const char *file, int line, const char *format, ...)
     PRINTF_FORMAT(4, 5);
 

@@ -44,10 +44,13 @@ struct serve_options {
     const char *root_path;              // NULL or "/prefix" without a final slash
     enum log_level log_level;           // VLLM_LOGGING_LEVEL, --log-level
     enum log_level uvicorn_log_level;   // the access log is written at INFO
+    enum log_format log_format;         // ours
     bool disable_uvicorn_access_log;
     struct str_list access_log_excluded; // --disable-access-log-for-endpoints
     bool enable_log_requests;
-    int32_t max_log_len; // -1: no cap
+    int32_t max_log_len;             // -1: no cap
+    bool enable_log_request_timings; // ours
+    bool enable_per_request_metrics;
     bool disable_log_stats;
     double log_stats_interval_s;
     const char *chat_template;                // path or the text itself
@@ -68,6 +71,8 @@ struct serve_options {
     int32_t shutdown_timeout_s;
     int32_t keep_alive_timeout_s; // VLLM_HTTP_TIMEOUT_KEEP_ALIVE
     bool server_dev_mode;         // VLLM_SERVER_DEV_MODE
+    bool enable_responses_store;  // VLLM_ENABLE_RESPONSES_API_STORE
+    bool disable_fastapi_docs;
 
     // ModelConfig, LoadConfig
     const char *model;     // a directory
@@ -89,6 +94,7 @@ struct serve_options {
     const char *kv_cache_dtype;      // "auto", "float32", "float16", "bfloat16"
     int32_t num_gpu_blocks_override; // -1: none
     enum tristate enable_prefix_caching;
+    const char *prefix_caching_hash_algo; // "sha256", "xxhash"
 
     // SchedulerConfig
     int32_t max_num_batched_tokens; // -1: derived
@@ -128,6 +134,12 @@ void options_deinit(struct serve_options *options);
 
 /** Appends what differs from the defaults, for the log: {'port': 8001, 'api_key': ['***']}. */
 void options_non_default(const struct serve_options *options, struct buf *out);
+
+/** Appends every option as a JSON object; keys are masked. */
+void options_write_json(const struct serve_options *options, struct buf *out);
+
+/** Appends the VLLM_ variables of the environment as a JSON object, but for keys. */
+void options_write_environment_json(struct buf *out);
 
 /** The environment variable `name`; NULL when it is not set or empty. */
 const char *options_env(const char *name);

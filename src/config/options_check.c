@@ -138,6 +138,7 @@ static void warn_of_unknown_variables(FILE *err_out)
         "VLLM_LOG_STATS_INTERVAL",
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
         "VLLM_SERVER_DEV_MODE",
+        "VLLM_ENABLE_RESPONSES_API_STORE",
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
         "VLLM_BATCH_INVARIANT", // always so on the CPU
         "VLLM_NO_USAGE_STATS",  // nothing is ever reported
@@ -175,6 +176,7 @@ enum status options_read_environment(struct serve_options *options,
     TRY(env_int("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 1, 86400, &keep_alive_s, err));
     options->keep_alive_timeout_s = (int32_t)keep_alive_s;
     TRY(env_bool("VLLM_SERVER_DEV_MODE", &options->server_dev_mode, err));
+    TRY(env_bool("VLLM_ENABLE_RESPONSES_API_STORE", &options->enable_responses_store, err));
     TRY(env_bool("VLLM_ALLOW_LONG_MAX_MODEL_LEN", &options->allow_long_max_model_len, err));
 
     const char *isa = options_env("VLLM_CPU_ISA");
@@ -259,6 +261,12 @@ static enum status check_numbers(const struct serve_options *options, struct err
         return error_set_field(err, STATUS_UNSUPPORTED, "api-server-count",
                                "vllm.c does not support --api-server-count 0 (an engine without "
                                "HTTP) yet, expected at least 1");
+    if (options->enable_responses_store && options->api_server_count > 1)
+        return error_set_field(err, STATUS_UNSUPPORTED, "VLLM_ENABLE_RESPONSES_API_STORE",
+                               "VLLM_ENABLE_RESPONSES_API_STORE=1 works with one API server, "
+                               "which keeps the responses in its memory, and --api-server-count "
+                               "is %d: a later request could reach another one",
+                               options->api_server_count);
     if (tokens > 0 && seqs > 0 && tokens < seqs)
         return error_set_field(err, STATUS_INVALID, "max-num-batched-tokens",
                                "max_num_batched_tokens (%d) must be greater than or equal to "

@@ -108,6 +108,25 @@ void block_pool_free(struct block_pool *pool, const int32_t *blocks, int32_t num
     }
 }
 
+bool block_pool_set_free_list(struct block_pool *pool, const int32_t *ids, int32_t num_ids)
+{
+    int32_t num_owned = 0;
+    for (int32_t id = 0; id < pool->num_blocks; id++) {
+        pool->blocks[id].prev = pool->blocks[id].next = NO_BLOCK;
+        num_owned += pool->blocks[id].ref_count > 0;
+    }
+    pool->num_free = 0;
+    pool->free_head = pool->free_tail = NO_BLOCK;
+    for (int32_t i = 0; i < num_ids; i++) {
+        const struct block *block = &pool->blocks[ids[i]];
+        bool is_listed = block->prev != NO_BLOCK || pool->free_head == ids[i];
+        if (block->ref_count > 0 || is_listed)
+            return false;
+        free_list_insert(pool, ids[i], pool->free_tail);
+    }
+    return num_owned + num_ids == pool->num_blocks;
+}
+
 // ---- hash → block --------------------------------------------------------------------------
 
 static bool same_key(const struct block *block, struct block_hash hash, int32_t group)

@@ -12,12 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/block_hash.h"
 #include "message/message.h"
-
-/** Identifies the tokens of a block and everything before them (kv_cache_manager.h). */
-struct block_hash {
-    uint64_t low, high;
-};
 
 struct block {
     struct block_hash hash; // valid while group >= 0
@@ -65,6 +61,12 @@ int32_t block_pool_find(const struct block_pool *pool, struct block_hash hash, i
 
 /** Makes every block unfindable. False, and nothing done, while a block is in use. */
 bool block_pool_reset_cache(struct block_pool *pool);
+
+/**
+ * Makes the free list consist of `ids` in this order, whatever it was. False, and the pool
+ * unusable, unless these are the blocks without an owner, each once.
+ */
+bool block_pool_set_free_list(struct block_pool *pool, const int32_t *ids, int32_t num_ids);
 
 static inline int32_t block_pool_num_used(const struct block_pool *pool)
 {

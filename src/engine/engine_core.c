@@ -2,6 +2,7 @@
 #include "engine/engine_core.h"
 
 #include <inttypes.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -14,6 +15,7 @@ void engine_core_init(struct engine_core *core, const struct engine_config *conf
     *core = (struct engine_core){.options = config->options, .page = page};
     struct scheduler_config scheduler_config = scheduler_config_from(config);
     scheduler_init(&core->scheduler, &scheduler_config);
+    recorder_init(&core->recorder, &core->scheduler);
     core->reports.logged_ns = clock_monotonic_ns();
 }
 
@@ -22,9 +24,40 @@ void engine_core_deinit(struct engine_core *core)
     executor_destroy(core->executor);
     channel_close(core->channel);
     scheduler_deinit(&core->scheduler);
+    recorder_deinit(&core->recorder);
     arena_deinit(&core->arena);
     buf_deinit(&core->frame);
     *core = (struct engine_core){0};
+}
+
+// ---- the scheduler, with a witness ----------------------------------------------------------
+
+static void abort_client(struct engine_core *core, int32_t client_index, enum finish_reason reason)
+{
+    recorder_checkpoint(&core->recorder, &core->scheduler);
+    recorder_abort_client(&core->recorder, &core->scheduler, client_index, reason);
+    scheduler_abort_client(&core->scheduler, client_index, reason);
+}
+
+void engine_core_abort_all(struct engine_core *core)
+{
+    abort_client(core, -1, FINISH_REASON_ABORT);
+}
+
+static void abort_requests(struct engine_core *core, int32_t client_index, const uint64_t *ids,
+                           int32_t num_ids)
+{
+    recorder_checkpoint(&core->recorder, &core->scheduler);
+    recorder_abort(&core->recorder, client_index, ids, num_ids, FINISH_REASON_NONE);
+    scheduler_abort(&core->scheduler, client_index, ids, num_ids, FINISH_REASON_NONE);
+}
+
+static bool reset_prefix_cache(struct engine_core *core)
+{
+    recorder_checkpoint(&core->recorder, &core->scheduler);
+    bool ok = scheduler_reset_prefix_cache(&core->scheduler);
+    recorder_reset(&core->recorder, ok);
+    return ok;
 }
 
 // ---- messages out --------------------------------------------------------------------------
@@ -43,11 +76,12 @@ static void send_message(struct engine_core *core, int32_t client_index,
         log_warning("API server %d cannot be reached, its requests are dropped: %s",
                     (int)client_index, err.message);
     core->clients[client_index] = CLIENT_UNKNOWN;
-    scheduler_abort_client(&core->scheduler, client_index, FINISH_REASON_NONE);
+    abort_client(core, client_index, FINISH_REASON_NONE);
 }
 
 void engine_core_send_outputs(struct engine_core *core)
 {
+    int64_t start_ns = clock_monotonic_ns();
     for (int32_t c = 0; c < MAX_API_SERVERS; c++) {
         if (core->outputs[c].num_outputs == 0)
             continue;
@@ -56,6 +90,7 @@ void engine_core_send_outputs(struct engine_core *core)
         if (core->clients[c] != CLIENT_UNKNOWN)
             send_message(core, c, &message);
     }
+    core->durations.send_ns = clock_monotonic_ns() - start_ns;
 }
 
 // Ends a request that was never taken in.
@@ -78,13 +113,13 @@ static void refuse_client(struct engine_core *core, int32_t client_index, const 
         log_error("API server %d is refused until it says hello again: %s", (int)client_index,
                   reason);
     core->clients[client_index] = CLIENT_REFUSED;
-    scheduler_abort_client(&core->scheduler, client_index, FINISH_REASON_ERROR);
+    abort_client(core, client_index, FINISH_REASON_ERROR);
 }
 
 static void handle_hello(struct engine_core *core, int32_t client_index,
                          const struct message *message)
 {
-    scheduler_abort_client(&core->scheduler, client_index, FINISH_REASON_NONE);
+    abort_client(core, client_index, FINISH_REASON_NONE);
     core->clients[client_index] = CLIENT_GREETED;
     const struct message welcome = {
         .kind = MESSAGE_WELCOME,
@@ -118,8 +153,48 @@ static void handle_add(struct engine_core *core, int32_t client_index,
         return;
     }
     struct error err = {0};
-    if (scheduler_add(&core->scheduler, request, clock_monotonic_ns(), &err) != STATUS_OK)
+    recorder_checkpoint(&core->recorder, &core->scheduler);
+    if (scheduler_add(&core->scheduler, request, clock_monotonic_ns(), &err) == STATUS_OK)
+        recorder_add(&core->recorder, &core->scheduler, request->request_id);
+    else
         refuse_client(core, client_index, err.message);
+}
+
+enum status engine_core_dump_recording(struct engine_core *core, char *path, size_t path_size,
+                                       struct error *err)
+{
+    const char *folder = options_env("VLLM_RECORDING_DIR");
+    snprintf(path, path_size, "%s/vllm-recording-%d-%d.bin", folder ? folder : "/tmp",
+             (int)getpid(), (int)core->num_dumps++);
+    TRY(recorder_dump(&core->recorder, path, err));
+    log_info("The flight recorder was written to %s", path);
+    return STATUS_OK;
+}
+
+static void handle_dump_recording(struct engine_core *core, int32_t client_index,
+                                  const struct message *message)
+{
+    char path[1024];
+    struct error err = {0};
+    struct message reply = {.kind = MESSAGE_DUMPED};
+    reply.dumped.call_id = message->dump_recording.call_id;
+    reply.dumped.ok = engine_core_dump_recording(core, path, sizeof(path), &err) == STATUS_OK;
+    reply.dumped.text = str_from(reply.dumped.ok ? path : err.message);
+    send_message(core, client_index, &reply);
+}
+
+static void handle_find_request(struct engine_core *core, int32_t client_index,
+                                const struct message *message)
+{
+    struct request_history *histories =
+        arena_array(&core->arena, struct request_history, MAX_HISTORIES);
+    struct message reply = {.kind = MESSAGE_HISTORIES};
+    reply.histories.call_id = message->find_request.call_id;
+    reply.histories.histories = histories;
+    reply.histories.num_histories =
+        scheduler_find_histories(&core->scheduler, message->find_request.external_id,
+                                 clock_monotonic_ns(), histories, MAX_HISTORIES);
+    send_message(core, client_index, &reply);
 }
 
 void engine_core_handle(struct engine_core *core, int32_t client_index, struct str frame)
@@ -144,17 +219,21 @@ void engine_core_handle(struct engine_core *core, int32_t client_index, struct s
         handle_add(core, client_index, &message.add);
         return;
     case MESSAGE_ABORT:
-        scheduler_abort(&core->scheduler, client_index, message.abort.ids, message.abort.num_ids,
-                        FINISH_REASON_NONE);
+        abort_requests(core, client_index, message.abort.ids, message.abort.num_ids);
         return;
     case MESSAGE_RESET_PREFIX_CACHE: {
-        const struct message reply = {
-            .kind = MESSAGE_REPLY,
-            .reply = {.call_id = message.reset_prefix_cache.call_id,
-                      .ok = scheduler_reset_prefix_cache(&core->scheduler)}};
+        const struct message reply = {.kind = MESSAGE_REPLY,
+                                      .reply = {.call_id = message.reset_prefix_cache.call_id,
+                                                .ok = reset_prefix_cache(core)}};
         send_message(core, client_index, &reply);
         return;
     }
+    case MESSAGE_DUMP_RECORDING:
+        handle_dump_recording(core, client_index, &message);
+        return;
+    case MESSAGE_FIND_REQUEST:
+        handle_find_request(core, client_index, &message);
+        return;
     default:
         refuse_client(core, client_index, "a message that only engines send");
     }
@@ -175,8 +254,13 @@ void engine_core_receive(struct engine_core *core)
 
 bool engine_core_begin_step(struct engine_core *core)
 {
+    struct scheduler *s = &core->scheduler;
+    recorder_checkpoint(&core->recorder, s);
     int64_t now_ns = clock_monotonic_ns();
-    core->in_step = scheduler_schedule(&core->scheduler, now_ns, &core->step);
+    core->in_step = scheduler_schedule(s, now_ns, &core->step);
+    core->submitted_ns = clock_monotonic_ns();
+    core->durations.schedule_ns = core->submitted_ns - now_ns;
+    recorder_step(&core->recorder, s, core->in_step, &core->step, now_ns);
     if (!core->in_step)
         return false;
     atomic_store(&core->page->step_start_ns, now_ns);
@@ -186,16 +270,20 @@ bool engine_core_begin_step(struct engine_core *core)
 
 enum status engine_core_end_step(struct engine_core *core, struct error *err)
 {
+    struct scheduler *s = &core->scheduler;
     struct model_runner_output result = {0};
-    int64_t num_generated = core->scheduler.stats.num_generated_tokens;
+    int64_t num_generated = s->stats.num_generated_tokens;
     if (core->in_step)
         TRY(executor_collect(core->executor, &result, err));
     int64_t now_ns = clock_monotonic_ns();
-    scheduler_update(&core->scheduler, now_ns, core->in_step ? &core->step : NULL,
-                     core->in_step ? &result : NULL, core->outputs);
-    if (core->in_step) {
-        num_generated = core->scheduler.stats.num_generated_tokens - num_generated;
-        engine_core_count_step(core, core->scheduler.num_prompt_tokens_in_step + num_generated);
+    const struct scheduler_output *step = core->in_step ? &core->step : NULL;
+    scheduler_update(s, now_ns, step, step ? &result : NULL, core->outputs);
+    core->durations.execute_ns = step ? now_ns - core->submitted_ns : 0;
+    core->durations.update_ns = clock_monotonic_ns() - now_ns;
+    recorder_update(&core->recorder, s, now_ns, step, &result, core->outputs, &core->durations);
+    if (step) {
+        num_generated = s->stats.num_generated_tokens - num_generated;
+        engine_core_count_step(core, s->num_prompt_tokens_in_step + num_generated);
     }
     core->in_step = false;
     engine_core_publish(core, now_ns);

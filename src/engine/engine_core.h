@@ -10,6 +10,7 @@
 
 #include "base/arena.h"
 #include "base/buf.h"
+#include "engine/recorder.h"
 #include "engine/scheduler.h"
 #include "message/channel.h"
 #include "message/codec.h"
@@ -39,6 +40,10 @@ struct engine_core {
     struct scheduler_output step; // in flight
     struct engine_core_outputs outputs[MAX_API_SERVERS];
     struct engine_reports reports;
+    struct recorder recorder;
+    struct step_durations durations; // of the present step
+    int64_t submitted_ns;
+    int32_t num_dumps;  // recordings written so far
     struct arena arena; // of the message being read
     struct buf frame;   // of the message being written
 };
@@ -65,6 +70,14 @@ NODISCARD enum status engine_core_end_step(struct engine_core *core, struct erro
 /** Sends `core->outputs`, one message per API server that has any. */
 void engine_core_send_outputs(struct engine_core *core);
 
+/** Ends every request with an output that says "abort". */
+void engine_core_abort_all(struct engine_core *core);
+
+/** Writes the flight recorder to a new file in VLLM_RECORDING_DIR (/tmp when it is not set) and its
+ *  path to `path`. Errors: IO. */
+NODISCARD enum status engine_core_dump_recording(struct engine_core *core, char *path,
+                                                 size_t path_size, struct error *err);
+
 // ---- engine_reports.c: page and log --------------------------------------------------------
 
 /** Writes the facts of the plan to the page. */
@@ -73,7 +86,7 @@ void engine_core_publish_facts(struct engine_core *core, const struct engine_con
 /** Beats, and brings the page's gauges and counters up to date. */
 void engine_core_publish(struct engine_core *core, int64_t now_ns);
 
-/** Counts a step into the page's histogram of tokens per step. */
+/** Counts a step: its tokens, and the time of its phases. */
 void engine_core_count_step(struct engine_core *core, int64_t num_tokens);
 
 /** The line of throughput and cache use, when its time has come. */

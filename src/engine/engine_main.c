@@ -2,12 +2,14 @@
 #include "engine/engine.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "engine/engine_core.h"
 
 enum {
@@ -17,12 +19,57 @@ enum {
     LAST_WORDS_MS = 50, // for the last outputs to leave before the socket closes
 };
 
-static volatile sig_atomic_t stop_requested;
+static volatile sig_atomic_t stop_requested, dump_requested;
+
+// For the handler of fatal signals, which gets no argument.
+static const struct recorder *fatal_recorder;
+static char fatal_path[1024];
 
 static void request_stop(int signal_number)
 {
     (void)signal_number;
     stop_requested = 1;
+}
+
+static void request_dump(int signal_number)
+{
+    (void)signal_number;
+    dump_requested = 1;
+}
+
+// The last decisions, for whoever looks for the reason. Calls nothing that a signal handler may
+// not.
+static void dump_and_die(int signal_number)
+{
+    const struct recorder *recorder = fatal_recorder;
+    fatal_recorder = NULL; // a failure in here is final
+    int fd = recorder ? open(fatal_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
+    if (fd >= 0) {
+        recorder_dump_fd(recorder, fd);
+        close(fd);
+    }
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+static void dump_on_fatal_signals(const struct recorder *recorder)
+{
+    const char *folder = options_env("VLLM_RECORDING_DIR");
+    snprintf(fatal_path, sizeof(fatal_path), "%s/vllm-recording-%d-fatal.bin",
+             folder ? folder : "/tmp", (int)getpid());
+    fatal_recorder = recorder;
+    static const int signals[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    for (size_t i = 0; i < ARRAY_LEN(signals); i++)
+        signal(signals[i], dump_and_die);
+}
+
+static void dump_recording(struct engine_core *core)
+{
+    char path[1024];
+    struct error err = {0};
+    dump_requested = 0;
+    if (engine_core_dump_recording(core, path, sizeof(path), &err) != STATUS_OK)
+        log_error("%s", err.message);
 }
 
 static void install_signal_handlers(void)
@@ -32,6 +79,8 @@ static void install_signal_handlers(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    action.sa_handler = request_dump;
+    sigaction(SIGUSR2, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
 }
 
@@ -66,16 +115,15 @@ static enum status start(struct engine_core *core, struct engine_config *config,
     engine_core_init(core, config, page);
     log_config(core, config);
 
-    int64_t load_ns = clock_monotonic_ns();
     TRY(executor_create(&core->executor, config, &page->progress, err));
-    log_info("Loading weights took %.2f seconds", seconds_since(load_ns));
-
+    engine_config_log_cache(config);
     engine_core_publish_facts(core, config);
     TRY(channel_bind(&core->channel, ipc_dir, err));
     log_info("init engine (profile, create kv cache, warmup model) took %.2f s",
              seconds_since(start_ns));
     engine_core_publish(core, clock_monotonic_ns());
     atomic_store(&page->step_start_ns, 0); // an engine that died in a step left it
+    dump_on_fatal_signals(&core->recorder);
     atomic_store(&page->state, ENGINE_STATE_READY);
     return STATUS_OK;
 }
@@ -109,7 +157,7 @@ static enum status stop(struct engine_core *core, struct error *err)
     int32_t num_left = core->scheduler.requests.len;
     if (num_left > 0)
         log_info("Stopping: %d requests are aborted", (int)num_left);
-    scheduler_abort_client(&core->scheduler, -1, FINISH_REASON_ABORT);
+    engine_core_abort_all(core);
     TRY(engine_core_end_step(core, err));
     engine_core_send_outputs(core);
     const struct timespec pause = {.tv_nsec = LAST_WORDS_MS * 1000000L};
@@ -120,8 +168,11 @@ static enum status stop(struct engine_core *core, struct error *err)
 
 static enum status run(struct engine_core *core, struct error *err)
 {
-    while (!stop_requested)
+    while (!stop_requested) {
         TRY(turn(core, err));
+        if (dump_requested)
+            dump_recording(core);
+    }
     return stop(core, err);
 }
 
@@ -148,8 +199,10 @@ int engine_core_main(const struct serve_options *options, const char *ipc_dir,
         exit_status = EXIT_CANNOT_START;
     } else if (run(&core, &err) != STATUS_OK) {
         log_error("The engine failed in a step: %s", err.message);
+        dump_recording(&core);
         exit_status = EXIT_FAILED;
     }
+    fatal_recorder = NULL;
     engine_core_deinit(&core);
     engine_config_deinit(&config);
     model_config_deinit(&model);

@@ -55,6 +55,15 @@ void engine_core_count_step(struct engine_core *core, int64_t num_tokens)
     atomic_fetch_add(&core->page->iteration_tokens_buckets[bucket], 1);
     atomic_fetch_add(&core->page->iteration_tokens_sum, num_tokens);
     atomic_fetch_add(&core->page->num_steps, 1);
+    const struct step_durations *durations = &core->durations; // sending: of the step before
+    const int64_t phases_ns[NUM_STEP_PHASES] = {
+        [STEP_PHASE_SCHEDULE] = durations->schedule_ns,
+        [STEP_PHASE_EXECUTE] = durations->execute_ns,
+        [STEP_PHASE_UPDATE] = durations->update_ns,
+        [STEP_PHASE_SEND] = durations->send_ns,
+    };
+    for (int i = 0; i < NUM_STEP_PHASES; i++)
+        atomic_fetch_add(&core->page->step_phase_ns[i], phases_ns[i]);
 }
 
 void engine_core_log_stats(struct engine_core *core, int64_t now_ns)

@@ -4,12 +4,8 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/memory.h"
-#include "base/random.h"
-
-_Static_assert(BLOCK_HASH_SECRET_BYTES >= XXH3_SECRET_SIZE_MIN, "XXH3 wants a longer secret");
 
 static int32_t num_blocks_for(const struct kv_cache_manager *kv, int64_t num_tokens)
 {
@@ -23,15 +19,16 @@ static bool is_sliding(const struct kv_cache_manager *kv, int32_t group)
 
 void kv_cache_manager_init(struct kv_cache_manager *kv, const struct kv_cache_config *config,
                            int32_t max_model_len, int32_t max_num_batched_tokens,
-                           bool enable_prefix_caching)
+                           enum block_hash_algo hash_algo)
 {
     assert(config->block_size > 0 && config->num_groups > 0);
     assert(config->num_groups <= MAX_KV_CACHE_GROUPS);
     *kv = (struct kv_cache_manager){.config = *config,
-                                    .enable_prefix_caching = enable_prefix_caching};
+                                    .enable_prefix_caching = hash_algo != BLOCK_HASH_NONE};
     block_pool_init(&kv->pool, config->num_blocks);
     kv->max_blocks = num_blocks_for(kv, max_model_len);
     for (int32_t g = 0; g < config->num_groups; g++) {
+        CHECK(config->groups[g].kind <= KV_CACHE_GROUP_LATENT);
         kv->found_blocks[g] = xcalloc((size_t)kv->max_blocks + 1, sizeof(int32_t));
         if (!is_sliding(kv, g))
             continue;
@@ -41,9 +38,7 @@ void kv_cache_manager_init(struct kv_cache_manager *kv, const struct kv_cache_co
         kv->sliding_caps[g] = num_blocks_for(kv, min_i64(span, max_model_len)) + 1;
         kv->has_sliding = true;
     }
-    kv->hash_input =
-        xcalloc(1, sizeof(struct block_hash) + (size_t)config->block_size * sizeof(int32_t));
-    random_bytes(kv->secret, sizeof(kv->secret));
+    block_hasher_init(&kv->hasher, hash_algo, config->block_size);
 }
 
 void kv_cache_manager_deinit(struct kv_cache_manager *kv)
@@ -51,7 +46,7 @@ void kv_cache_manager_deinit(struct kv_cache_manager *kv)
     block_pool_deinit(&kv->pool);
     for (int32_t g = 0; g < MAX_KV_CACHE_GROUPS; g++)
         free(kv->found_blocks[g]);
-    free(kv->hash_input);
+    block_hasher_deinit(&kv->hasher);
     *kv = (struct kv_cache_manager){0};
 }
 
@@ -66,30 +61,23 @@ int64_t kv_cache_manager_blocks_needed(const struct kv_cache_manager *kv, int64_
 
 // ---- hashes --------------------------------------------------------------------------------
 
-static struct block_hash hash_bytes(const struct kv_cache_manager *kv, const void *bytes,
-                                    size_t len)
-{
-    XXH128_hash_t hash = XXH3_128bits_withSecret(bytes, len, kv->secret, sizeof(kv->secret));
-    return (struct block_hash){hash.low64, hash.high64};
-}
-
 struct block_hash kv_cache_manager_root(const struct kv_cache_manager *kv, struct str cache_salt)
 {
-    return hash_bytes(kv, cache_salt.len ? cache_salt.ptr : "", cache_salt.len);
+    return block_hasher_root(&kv->hasher, cache_salt);
 }
 
-static void extend_hashes(struct kv_cache_manager *kv, struct kv_sequence *sequence,
-                          int32_t num_blocks)
+void kv_cache_manager_extend_hashes(struct kv_cache_manager *kv, struct kv_sequence *sequence,
+                                    int32_t num_tokens)
 {
-    size_t tokens_bytes = (size_t)kv->config.block_size * sizeof(int32_t);
-    for (int32_t i = sequence->num_hashes; i < num_blocks; i++) {
-        const struct block_hash *parent = i == 0 ? &sequence->root : &sequence->hashes[i - 1];
-        memcpy(kv->hash_input, parent, sizeof(*parent));
-        memcpy(kv->hash_input + sizeof(*parent),
-               sequence->token_ids + (int64_t)i * kv->config.block_size, tokens_bytes);
-        sequence->hashes[i] = hash_bytes(kv, kv->hash_input, sizeof(*parent) + tokens_bytes);
+    if (!kv->enable_prefix_caching)
+        return;
+    int32_t num_blocks = num_tokens / kv->config.block_size;
+    for (; sequence->num_hashes < num_blocks; sequence->num_hashes++) {
+        int32_t i = sequence->num_hashes;
+        sequence->hashes[i] =
+            block_hasher_next(&kv->hasher, i == 0 ? sequence->root : sequence->hashes[i - 1],
+                              sequence->token_ids + (int64_t)i * kv->config.block_size);
     }
-    sequence->num_hashes = max_i32(sequence->num_hashes, num_blocks);
 }
 
 // ---- lookup --------------------------------------------------------------------------------
@@ -138,7 +126,7 @@ int32_t kv_cache_manager_find_prefix(struct kv_cache_manager *kv, struct kv_sequ
     if (!kv->enable_prefix_caching || num_tokens < 2)
         return 0;
     int32_t num_blocks = (num_tokens - 1) / kv->config.block_size;
-    extend_hashes(kv, sequence, num_blocks);
+    kv_cache_manager_extend_hashes(kv, sequence, num_tokens - 1);
     for (int32_t g = 0; g < kv->config.num_groups; g++) {
         if (!is_sliding(kv, g))
             num_blocks = shorten_to_full(kv, sequence, g, num_blocks);
@@ -259,7 +247,7 @@ void kv_cache_manager_cache(struct kv_cache_manager *kv, struct kv_sequence *seq
     int32_t num_blocks = num_tokens / kv->config.block_size;
     if (!kv->enable_prefix_caching || num_blocks <= sequence->tables[0].num_cached)
         return;
-    extend_hashes(kv, sequence, num_blocks);
+    kv_cache_manager_extend_hashes(kv, sequence, num_tokens);
     for (int32_t g = 0; g < kv->config.num_groups; g++) {
         struct block_table *table = &sequence->tables[g];
         CHECK(num_blocks <= table->len);

@@ -4,10 +4,7 @@
 // block_size). All tables of a sequence have the same length. In a sliding-window group the entries
 // that no later token can see become NO_BLOCK and their blocks go back to the pool.
 //
-// A full block is known by a hash chain: H(parent's hash, its tokens), where the parent of the
-// first block stands for the cache salt. H is XXH3-128 over a 192-byte secret drawn at random when
-// the manager starts: fast, and since the secret never leaves the process nobody can prepare two
-// prompts that collide. The hashes mean nothing to another process.
+// A full block is known by its place in a hash chain (block_hash.h).
 //
 // A block becomes findable when the step that writes it is decided (kv_cache_manager_cache()). That
 // is safe because steps run in order and, within a step, a layer writes all its keys and values
@@ -32,13 +29,12 @@ struct block_table {
  *  that the sequence can become. */
 struct kv_sequence {
     const int32_t *token_ids;
-    struct block_hash root;    // parent of the first block
-    struct block_hash *hashes; // of the first num_hashes full blocks; they outlive a preemption
+    struct block_hash root; // parent of the first block
+    // Of the first num_hashes full blocks, computed or not; they outlive a preemption.
+    struct block_hash *hashes;
     int32_t num_hashes;
     struct block_table tables[MAX_KV_CACHE_GROUPS];
 };
-
-enum { BLOCK_HASH_SECRET_BYTES = 192 };
 
 /** `= {0}` is a valid empty manager. */
 struct kv_cache_manager {
@@ -49,21 +45,26 @@ struct kv_cache_manager {
     int32_t max_blocks;                         // table entries of the longest sequence
     int32_t sliding_caps[MAX_KV_CACHE_GROUPS];  // most blocks a sequence holds in such a group
     int32_t *found_blocks[MAX_KV_CACHE_GROUPS]; // of the last find_prefix()
-    unsigned char *hash_input;                  // parent's hash and a block's tokens
-    unsigned char secret[BLOCK_HASH_SECRET_BYTES];
+    struct block_hasher hasher;
 };
 
 /**
  * `max_num_batched_tokens` bounds the tokens of a step and so, with the window, the blocks that a
- * sequence holds in a sliding group. `config` is copied; its layer lists stay the caller's.
+ * sequence holds in a sliding group. `hash_algo` NONE: no prefix caching. `config` is copied; its
+ * layer lists stay the caller's.
  */
 void kv_cache_manager_init(struct kv_cache_manager *kv, const struct kv_cache_config *config,
                            int32_t max_model_len, int32_t max_num_batched_tokens,
-                           bool enable_prefix_caching);
+                           enum block_hash_algo hash_algo);
 void kv_cache_manager_deinit(struct kv_cache_manager *kv);
 
-/** The parent of the first block: sequences with different salts share nothing. */
+/** What stands before the first block: sequences with different salts share nothing. */
 struct block_hash kv_cache_manager_root(const struct kv_cache_manager *kv, struct str cache_salt);
+
+/** Hashes the full blocks of the first `num_tokens` tokens that are not hashed yet, so that no
+ *  step has to. The tokens must be known; nothing is made findable. */
+void kv_cache_manager_extend_hashes(struct kv_cache_manager *kv, struct kv_sequence *sequence,
+                                    int32_t num_tokens);
 
 /** Blocks that a sequence of so many tokens holds at most, over all groups. */
 int64_t kv_cache_manager_blocks_needed(const struct kv_cache_manager *kv, int64_t num_tokens);

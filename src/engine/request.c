@@ -209,6 +209,9 @@ static size_t lay_out(struct request *request, const struct sampling_params *fro
     to->stop_token_ids = take(&layout, (size_t)from->num_stop_token_ids, sizeof(int32_t));
     to->logit_bias = take(&layout, (size_t)from->num_logit_bias, sizeof(struct logit_bias));
     to->allowed_token_ids = take(&layout, (size_t)from->num_allowed_token_ids, sizeof(int32_t));
+    to->bad_words = take(&layout, (size_t)from->num_bad_word_ints, sizeof(int32_t));
+    to->automaton = take(&layout, (size_t)from->num_automaton_words, sizeof(uint32_t));
+    to->logprob_token_ids = take(&layout, (size_t)from->num_logprob_token_ids, sizeof(int32_t));
     return layout.used;
 }
 
@@ -259,6 +262,7 @@ struct request *request_table_add(struct request_table *table,
         .num_tokens = message->num_prompt_tokens + message->num_output_tokens,
         .max_tokens = max_tokens,
         .request_id = message->request_id,
+        .history.external_id = message->external_id,
         .client_index = message->client_index,
         .priority = message->priority,
         .arrival_time_ns = message->arrival_time_ns,
@@ -278,6 +282,10 @@ struct request *request_table_add(struct request_table *table,
     copy_bytes(r->sampling.logit_bias, from->logit_bias, from->num_logit_bias,
                sizeof(struct logit_bias));
     copy_bytes(r->sampling.allowed_token_ids, from->allowed_token_ids, from->num_allowed_token_ids,
+               sizeof(int32_t));
+    copy_bytes(r->sampling.bad_words, from->bad_words, from->num_bad_word_ints, sizeof(int32_t));
+    copy_bytes(r->sampling.automaton, from->automaton, from->num_automaton_words, sizeof(uint32_t));
+    copy_bytes(r->sampling.logprob_token_ids, from->logprob_token_ids, from->num_logprob_token_ids,
                sizeof(int32_t));
     r->kv.token_ids = r->token_ids;
 

@@ -10,51 +10,70 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "config/options.h"
 #include "engine/kv_cache_manager.h"
 #include "message/message.h"
 
-enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_FINISHED };
-
 enum { NO_ROW = -1 };
 
 struct request {
-    // What every step reads.
+    // What every step reads or writes, side by side.
     enum request_state state;
     int32_t row;            // in the worker's batch; NO_ROW unless running
     int32_t scheduled_slot; // index in the step's rows; -1: not in the step
     int32_t num_prompt_tokens;
     int32_t num_tokens; // prompt and outputs
     int32_t num_computed_tokens;
-    int32_t max_tokens;   // prompt and outputs together, the model's limit included
-    int32_t *token_ids;   // [capacity for max_tokens]
-    bool abort_requested; // while it is in the step in flight
-    enum finish_reason abort_reason;
-    struct kv_sequence kv;
-
-    uint64_t request_id;
-    int32_t client_index;
-    int64_t priority, arrival_time_ns;
-    struct sampling_params sampling;
+    int32_t max_tokens;           // prompt and outputs together, the model's limit included
     int32_t num_highest_computed; // before any preemption: what comes again is recomputed
     int32_t num_cached_tokens;    // of the first admission
     int32_t num_preemptions;
-    enum finish_reason finish_reason;
+    int32_t client_index;
     int32_t stop_token_id;
+    enum finish_reason finish_reason;
+    enum finish_reason abort_reason;
+    bool abort_requested; // while it is in the step in flight
+    uint64_t request_id;
     int64_t queued_ns, scheduled_ns, first_token_ns, last_token_ns;
+    int64_t num_intervals, sum_interval_ns, min_interval_ns, max_interval_ns; // between tokens
+    int32_t *token_ids; // [capacity for max_tokens]
+    struct kv_sequence kv;
+    struct sampling_params sampling;
+
+    int64_t priority, arrival_time_ns;
+    int64_t admitted_step; // the last time
+    struct request_refusal refusal;
+    int32_t given_tokens, given_outputs; // prompt and outputs as they came, and the outputs of it
 
     struct request *prev, *next; // in the FCFS queue or the list of finished ones
     int32_t heap_index;          // in the priority queue
     struct request *hash_next;   // in the table's bucket, or the list of spare ones
     char *memory;                // of all arrays above
     size_t memory_bytes;
+    struct request_history history; // what the fields above do not tell
 };
+
+/** Asks for what a step needs of a request that comes soon: with thousands of them each would be a
+ *  chain of cache misses. */
+static inline void request_prefetch(const struct request *request)
+{
+    const char *at = (const char *)request;
+    for (size_t offset = 0; offset < offsetof(struct request, kv.tables[1]); offset += 64)
+        __builtin_prefetch(at + offset);
+    __builtin_prefetch(&request->sampling.max_tokens);
+}
 
 static inline int32_t request_num_output_tokens(const struct request *request)
 {
     return request->num_tokens - request->num_prompt_tokens;
+}
+
+static inline int32_t request_remaining_tokens(const struct request *request)
+{
+    return request->num_tokens - request->num_computed_tokens;
 }
 
 // ---- queue -------------------------------------------------------------------------------

@@ -11,6 +11,7 @@
 struct scheduler_config scheduler_config_from(const struct engine_config *engine)
 {
     const struct serve_options *o = engine->options;
+    const char *algo = o->prefix_caching_hash_algo;
     return (struct scheduler_config){
         .max_num_batched_tokens = engine->max_num_batched_tokens,
         .max_num_seqs = engine->max_num_seqs,
@@ -18,6 +19,7 @@ struct scheduler_config scheduler_config_from(const struct engine_config *engine
         .vocab_size = engine->model->vocab_size,
         .enable_chunked_prefill = o->enable_chunked_prefill != TRISTATE_FALSE,
         .enable_prefix_caching = o->enable_prefix_caching != TRISTATE_FALSE,
+        .hash_algo = algo && strcmp(algo, "xxhash") == 0 ? BLOCK_HASH_XXHASH : BLOCK_HASH_SHA256,
         .long_prefill_token_threshold = o->long_prefill_token_threshold,
         .max_num_partial_prefills = o->max_num_partial_prefills,
         .max_long_partial_prefills = o->max_long_partial_prefills,
@@ -26,6 +28,13 @@ struct scheduler_config scheduler_config_from(const struct engine_config *engine
         .watermark = o->watermark,
         .kv_cache = &engine->kv_cache,
     };
+}
+
+static enum block_hash_algo hash_algo(const struct scheduler_config *config)
+{
+    if (!config->enable_prefix_caching)
+        return BLOCK_HASH_NONE;
+    return config->hash_algo == BLOCK_HASH_NONE ? BLOCK_HASH_SHA256 : config->hash_algo;
 }
 
 void scheduler_init(struct scheduler *s, const struct scheduler_config *config)
@@ -39,7 +48,7 @@ void scheduler_init(struct scheduler *s, const struct scheduler_config *config)
     }
     s->watermark_blocks = (int32_t)(config->watermark * config->kv_cache->num_blocks);
     kv_cache_manager_init(&s->kv, config->kv_cache, config->max_model_len,
-                          config->max_num_batched_tokens, config->enable_prefix_caching);
+                          config->max_num_batched_tokens, hash_algo(config));
     s->config.kv_cache = &s->kv.config;
     request_table_init(&s->requests, 2 * config->max_num_seqs);
 
@@ -51,6 +60,9 @@ void scheduler_init(struct scheduler *s, const struct scheduler_config *config)
     s->rows = xcalloc(num_seqs, sizeof(*s->rows));
     s->row_requests = xcalloc(num_seqs, sizeof(*s->row_requests));
     s->new_requests = xcalloc(num_seqs, sizeof(*s->new_requests));
+    s->prefilling = xcalloc(num_seqs, sizeof(*s->prefilling));
+    s->preemptions = xcalloc(num_seqs, sizeof(*s->preemptions));
+    s->past = xcalloc(NUM_PAST_REQUESTS, sizeof(*s->past));
     for (int32_t row = config->max_num_seqs - 1; row >= 0; row--)
         s->free_rows[s->num_free_rows++] = row; // the lowest on top
 }
@@ -67,211 +79,11 @@ void scheduler_deinit(struct scheduler *s)
     free(s->rows);
     free(s->row_requests);
     free(s->new_requests);
+    free(s->prefilling);
+    free(s->preemptions);
+    free(s->past);
     free(s->outputs);
     *s = (struct scheduler){0};
-}
-
-// ---- in and out ----------------------------------------------------------------------------
-
-void scheduler_forget(struct scheduler *s, struct request *r)
-{
-    s->num_live[r->client_index]--;
-    request_table_remove(&s->requests, r);
-}
-
-static void give_row_back(struct scheduler *s, struct request *r)
-{
-    s->free_rows[s->num_free_rows++] = r->row;
-    s->given_back_rows[s->num_given_back_rows++] = r->row;
-    r->row = NO_ROW;
-}
-
-void scheduler_finish_running(struct scheduler *s, struct request *r, enum finish_reason reason)
-{
-    // Logits that are not finite may come from keys and values that are not.
-    kv_cache_manager_free(&s->kv, &r->kv, reason == FINISH_REASON_ERROR);
-    give_row_back(s, r);
-    r->state = REQUEST_FINISHED;
-    r->finish_reason = reason;
-}
-
-// Ends a request that is in no queue and has no blocks; its output goes with the next update.
-static void finish_outside_step(struct scheduler *s, struct request *r, enum finish_reason reason)
-{
-    r->state = REQUEST_FINISHED;
-    r->finish_reason = reason;
-    request_queue_push(&s->finished, r);
-}
-
-static bool ids_in_vocabulary(const int32_t *ids, int32_t count, int32_t vocab_size)
-{
-    for (int32_t i = 0; i < count; i++) {
-        if (ids[i] < 0 || ids[i] >= vocab_size)
-            return false;
-    }
-    return true;
-}
-
-// What the worker would use as an index must be one.
-static bool request_is_in_vocabulary(const struct engine_core_request *m, int32_t vocab_size)
-{
-    const struct sampling_params *p = &m->sampling;
-    for (int32_t i = 0; i < p->num_logit_bias; i++) {
-        if (!ids_in_vocabulary(&p->logit_bias[i].token_id, 1, vocab_size))
-            return false;
-    }
-    return ids_in_vocabulary(m->prompt_token_ids, m->num_prompt_tokens, vocab_size) &&
-           ids_in_vocabulary(m->output_token_ids, m->num_output_tokens, vocab_size) &&
-           ids_in_vocabulary(p->allowed_token_ids, p->num_allowed_token_ids, vocab_size);
-}
-
-// A stop token outside the vocabulary is never drawn; the worker need not know it.
-static void drop_impossible_stops(struct request *r, int32_t vocab_size)
-{
-    struct sampling_params *p = &r->sampling;
-    int32_t *ids = (int32_t *)(uintptr_t)p->stop_token_ids; // the request's own copy
-    int32_t num_kept = 0;
-    for (int32_t i = 0; i < p->num_stop_token_ids; i++) {
-        if (ids[i] >= 0 && ids[i] < vocab_size)
-            ids[num_kept++] = ids[i];
-    }
-    p->num_stop_token_ids = num_kept;
-    if (p->eos_token_id < 0 || p->eos_token_id >= vocab_size)
-        p->eos_token_id = -1;
-}
-
-static enum status check_numbers(const struct scheduler *s, const struct engine_core_request *m,
-                                 struct error *err)
-{
-    if (m->client_index < 0 || m->client_index >= MAX_API_SERVERS)
-        return error_set(err, STATUS_INVALID, "client index %d is not in [0, %d)",
-                         (int)m->client_index, MAX_API_SERVERS);
-    if (m->num_prompt_tokens < 1 || m->num_output_tokens < 0 ||
-        m->num_output_tokens > INT32_MAX - m->num_prompt_tokens)
-        return error_set(err, STATUS_INVALID, "%d prompt tokens and %d output tokens",
-                         (int)m->num_prompt_tokens, (int)m->num_output_tokens);
-    if (m->sampling.max_tokens < 1)
-        return error_set(err, STATUS_INVALID, "max_tokens is %d, expected at least 1",
-                         (int)m->sampling.max_tokens);
-    if (request_table_find(&s->requests, m->request_id))
-        return error_set(err, STATUS_INVALID, "request %" PRIu64 " is here already", m->request_id);
-    return STATUS_OK;
-}
-
-// Whether so many tokens could be computed if the request had the engine for itself.
-static bool can_ever_run(const struct scheduler *s, int64_t num_tokens)
-{
-    if (!s->config.enable_chunked_prefill && num_tokens > s->config.max_num_batched_tokens)
-        return false;
-    return kv_cache_manager_blocks_needed(&s->kv, num_tokens) <= s->kv.config.num_blocks;
-}
-
-enum status scheduler_add(struct scheduler *s, const struct engine_core_request *m, int64_t now_ns,
-                          struct error *err)
-{
-    TRY(check_numbers(s, m, err));
-    int32_t num_tokens = m->num_prompt_tokens + m->num_output_tokens;
-    bool is_resumed = m->num_output_tokens > 0;
-    bool is_too_long = num_tokens > s->config.max_model_len;
-    bool is_valid = request_is_in_vocabulary(m, s->config.vocab_size);
-    struct engine_core_request shortened = *m;
-    if (is_too_long) { // it will be refused: nothing of its size is kept
-        shortened.num_prompt_tokens = num_tokens = 1;
-        shortened.num_output_tokens = 0;
-        m = &shortened;
-    }
-    int64_t limit =
-        min_i64((int64_t)m->num_prompt_tokens + m->sampling.max_tokens, s->config.max_model_len);
-    int32_t max_tokens = (int32_t)max_i64(limit, num_tokens);
-    int32_t max_blocks = (int32_t)ceil_div(max_tokens, s->kv.config.block_size);
-    struct request *r =
-        request_table_add(&s->requests, m, max_tokens, max_blocks, s->kv.config.num_groups);
-    r->kv.root = kv_cache_manager_root(&s->kv, m->cache_salt);
-    r->queued_ns = now_ns;
-    drop_impossible_stops(r, s->config.vocab_size);
-    s->num_live[r->client_index]++;
-    request_queue_reserve(&s->waiting, s->requests.len);
-    if (s->outputs_capacity < s->requests.len) {
-        s->outputs_capacity = max_i32(s->requests.len, 2 * s->outputs_capacity);
-        s->outputs = xrealloc(s->outputs, (size_t)s->outputs_capacity * sizeof(*s->outputs));
-    }
-
-    enum finish_reason reason = FINISH_REASON_NONE;
-    if (!is_valid)
-        reason = FINISH_REASON_ERROR;
-    else if (is_too_long)
-        reason = is_resumed ? FINISH_REASON_LENGTH : FINISH_REASON_ERROR;
-    else if (is_resumed)
-        reason = request_check_stop(r, s->config.max_model_len); // it may have ended elsewhere
-    else if (num_tokens == s->config.max_model_len || !can_ever_run(s, (int64_t)num_tokens + 1))
-        reason = FINISH_REASON_ERROR;
-    if (reason != FINISH_REASON_NONE)
-        finish_outside_step(s, r, reason);
-    else
-        request_queue_push(&s->waiting, r);
-    return STATUS_OK;
-}
-
-static void remove_from_running(struct scheduler *s, int32_t index)
-{
-    s->num_running--;
-    memmove(&s->running[index], &s->running[index + 1],
-            (size_t)(s->num_running - index) * sizeof(*s->running));
-}
-
-static void abort_request(struct scheduler *s, struct request *r, enum finish_reason reason)
-{
-    if (r->state == REQUEST_FINISHED)
-        return;
-    if (r->state == REQUEST_RUNNING && s->in_flight && r->scheduled_slot >= 0) {
-        // The worker may be reading its tokens and writing its blocks.
-        if (!r->abort_requested || reason == FINISH_REASON_NONE)
-            r->abort_reason = reason;
-        r->abort_requested = true;
-        return;
-    }
-    if (r->state == REQUEST_RUNNING) {
-        int32_t index = 0;
-        while (s->running[index] != r)
-            index++;
-        remove_from_running(s, index);
-        scheduler_finish_running(s, r, FINISH_REASON_ABORT);
-    } else {
-        request_queue_remove(&s->waiting, r);
-    }
-    if (s->blocked == r)
-        s->blocked = NULL;
-    if (reason != FINISH_REASON_NONE)
-        finish_outside_step(s, r, reason);
-    else
-        scheduler_forget(s, r);
-}
-
-void scheduler_abort(struct scheduler *s, int32_t client_index, const uint64_t *ids,
-                     int32_t num_ids, enum finish_reason reason)
-{
-    for (int32_t i = 0; i < num_ids; i++) {
-        struct request *r = request_table_find(&s->requests, ids[i]);
-        if (r && r->client_index == client_index)
-            abort_request(s, r, reason);
-    }
-}
-
-void scheduler_abort_client(struct scheduler *s, int32_t client_index, enum finish_reason reason)
-{
-    for (uint64_t i = 0; i < s->requests.num_buckets; i++) {
-        for (struct request *r = s->requests.buckets[i], *next; r; r = next) {
-            next = r->hash_next;
-            if (client_index < 0 || r->client_index == client_index)
-                abort_request(s, r, reason);
-        }
-    }
-}
-
-bool scheduler_reset_prefix_cache(struct scheduler *s)
-{
-    s->blocked = NULL;
-    return kv_cache_manager_reset_prefix_cache(&s->kv);
 }
 
 double scheduler_prefix_hit_rate(const struct scheduler *s)
@@ -282,21 +94,28 @@ double scheduler_prefix_hit_rate(const struct scheduler *s)
 
 // ---- one step ------------------------------------------------------------------------------
 
-static int32_t remaining_tokens(const struct request *r)
-{
-    return r->num_tokens - r->num_computed_tokens;
-}
-
 static int32_t cap_chunk(const struct scheduler *s, int32_t num_new)
 {
     int32_t threshold = s->long_prefill_token_threshold;
     return threshold > 0 ? min_i32(num_new, threshold) : num_new;
 }
 
+static void note_chunk(const struct scheduler *s, struct request *r, int32_t num_new,
+                       int64_t now_ns)
+{
+    struct request_history *history = &r->history;
+    if (history->num_chunks < MAX_HISTORY_CHUNKS)
+        history->chunks[history->num_chunks] =
+            (struct prefill_chunk){s->step, now_ns, r->num_computed_tokens, num_new};
+    history->num_chunks++;
+}
+
 // Puts the request into the step. Its tables have grown from `num_blocks` entries per group.
 static void add_row(struct scheduler *s, struct scheduler_output *out, struct request *r,
-                    int32_t num_new, int32_t num_blocks)
+                    int32_t num_new, int32_t num_blocks, int64_t now_ns)
 {
+    if (num_new > 1 || r->num_computed_tokens < r->num_prompt_tokens)
+        note_chunk(s, r, num_new, now_ns);
     r->scheduled_slot = out->num_rows++;
     s->row_requests[r->scheduled_slot] = r;
     struct scheduled_row *row = &s->rows[r->scheduled_slot];
@@ -328,43 +147,17 @@ static void remove_row(struct scheduler *s, struct scheduler_output *out, struct
     r->scheduled_slot = -1;
 }
 
-// Who has to give its blocks back: the one admitted last, or the one that is least urgent.
-static int32_t choose_victim(const struct scheduler *s)
-{
-    int32_t victim = s->num_running - 1;
-    if (s->config.policy != SCHEDULING_POLICY_PRIORITY)
-        return victim;
-    for (int32_t i = victim - 1; i >= 0; i--) {
-        if (request_is_before(s->running[victim], s->running[i]))
-            victim = i;
-    }
-    return victim;
-}
-
-// By recomputation: it keeps its tokens, gives everything else back and waits again.
-static void preempt(struct scheduler *s, int32_t index)
-{
-    struct request *r = s->running[index];
-    remove_from_running(s, index);
-    kv_cache_manager_free(&s->kv, &r->kv, false);
-    give_row_back(s, r);
-    r->state = REQUEST_WAITING;
-    r->num_computed_tokens = 0;
-    r->num_preemptions++;
-    s->stats.num_preemptions++;
-    request_queue_push_front(&s->waiting, r);
-}
-
 static int32_t count_decodes(const struct scheduler *s, int32_t from)
 {
     int32_t count = 0;
     for (int32_t i = from; i < s->num_running; i++)
-        count += remaining_tokens(s->running[i]) == 1;
+        count += request_remaining_tokens(s->running[i]) == 1;
     return count;
 }
 
 // Pass A: running requests, oldest first; they hold blocks already. True if one was preempted.
-static bool schedule_running(struct scheduler *s, struct scheduler_output *out, int32_t *budget)
+static bool schedule_running(struct scheduler *s, struct scheduler_output *out, int32_t *budget,
+                             int64_t now_ns)
 {
     bool preempted = false;
     int32_t num_decodes = -1; // at or behind i, each sure of its token; counted when it matters
@@ -372,7 +165,9 @@ static bool schedule_running(struct scheduler *s, struct scheduler_output *out, 
         if (*budget == 0)
             break;
         struct request *r = s->running[i];
-        int32_t num_new = remaining_tokens(r);
+        if (i + PREFETCH_DISTANCE < s->num_running)
+            request_prefetch(s->running[i + PREFETCH_DISTANCE]);
+        int32_t num_new = request_remaining_tokens(r);
         if (num_new == 1) {
             num_decodes = max_i32(num_decodes - 1, -1);
         } else {
@@ -380,23 +175,25 @@ static bool schedule_running(struct scheduler *s, struct scheduler_output *out, 
                 num_decodes = count_decodes(s, i);
             num_new = min_i32(cap_chunk(s, num_new), *budget - num_decodes);
         }
-        if (num_new <= 0)
+        if (num_new <= 0) {
+            s->prefilling[s->num_prefilling++] = r;
             continue;
+        }
 
         int32_t num_blocks = r->kv.tables[0].len;
         const struct kv_demand demand = {.num_computed_tokens = r->num_computed_tokens,
                                          .num_new_tokens = num_new};
         bool is_victim = false;
         while (!is_victim && !kv_cache_manager_allocate(&s->kv, &r->kv, &demand)) {
-            int32_t index = choose_victim(s);
+            int32_t index = scheduler_choose_victim(s);
             struct request *victim = s->running[index];
             if (victim->scheduled_slot >= 0) {
                 *budget += s->rows[victim->scheduled_slot].num_scheduled_tokens;
                 remove_row(s, out, victim);
-            } else if (index > i && remaining_tokens(victim) == 1) {
+            } else if (index > i && request_remaining_tokens(victim) == 1) {
                 num_decodes = max_i32(num_decodes - 1, -1);
             }
-            preempt(s, index);
+            scheduler_preempt(s, index, r, now_ns);
             preempted = true;
             is_victim = victim == r;
             if (index <= i)
@@ -404,7 +201,9 @@ static bool schedule_running(struct scheduler *s, struct scheduler_output *out, 
         }
         if (is_victim)
             continue;
-        add_row(s, out, r, num_new, num_blocks);
+        if (num_new < request_remaining_tokens(r))
+            s->prefilling[s->num_prefilling++] = r;
+        add_row(s, out, r, num_new, num_blocks, now_ns);
         *budget -= num_new;
     }
     return preempted;
@@ -429,7 +228,10 @@ static void admit(struct scheduler *s, struct scheduler_output *out, struct requ
     r->state = REQUEST_RUNNING;
     r->row = s->free_rows[--s->num_free_rows];
     r->num_computed_tokens = num_found;
+    r->admitted_step = s->step;
     s->running[s->num_running++] = r;
+    if (r->num_preemptions > 0 && r->num_preemptions <= MAX_HISTORY_PREEMPTIONS)
+        r->history.preemptions[r->num_preemptions - 1].resumed_ns = now_ns;
     if (r->num_preemptions == 0) {
         r->scheduled_ns = now_ns;
         r->num_cached_tokens = num_found;
@@ -447,26 +249,39 @@ static void admit(struct scheduler *s, struct scheduler_output *out, struct requ
     };
 }
 
-struct partial_prefills {
-    int32_t num, num_long;
-};
-
-static void count_partial(const struct scheduler *s, struct partial_prefills *partial,
-                          const struct request *r)
+static bool is_long(const struct scheduler *s, const struct request *r)
 {
-    partial->num++;
-    partial->num_long += r->num_tokens > s->long_prefill_token_threshold;
+    return r->num_tokens > s->long_prefill_token_threshold;
 }
 
 // Whether this prompt, which would be left unfinished by the step, has to wait for others that are.
-static bool must_be_overtaken(const struct scheduler *s, const struct partial_prefills *partial,
-                              const struct request *r)
+static bool exceeds_partial_prefills(const struct scheduler *s, const struct request *r)
 {
     if (s->config.max_num_partial_prefills <= 1)
         return false;
-    return partial->num >= s->config.max_num_partial_prefills ||
-           (r->num_tokens > s->long_prefill_token_threshold &&
-            partial->num_long >= max_i32(s->config.max_long_partial_prefills, 1));
+    int32_t num_long = 0;
+    for (int32_t i = 0; i < s->num_prefilling; i++)
+        num_long += is_long(s, s->prefilling[i]);
+    return s->num_prefilling >= s->config.max_num_partial_prefills ||
+           (is_long(s, r) && num_long >= max_i32(s->config.max_long_partial_prefills, 1));
+}
+
+// Whether a running request is about to compute the block behind the prefix that was found: then
+// it is cheaper to wait for it than to compute it twice.
+static bool is_being_computed(const struct scheduler *s, const struct request *r, int32_t num_found)
+{
+    int32_t block = num_found / s->kv.config.block_size;
+    int32_t end = num_found + s->kv.config.block_size;
+    if (end >= r->num_tokens)
+        return false; // the last token is computed in any case
+    for (int32_t i = 0; i < s->num_prefilling; i++) {
+        const struct request *p = s->prefilling[i];
+        if (p->num_computed_tokens < end && block < p->kv.num_hashes &&
+            p->kv.hashes[block].low == r->kv.hashes[block].low &&
+            p->kv.hashes[block].high == r->kv.hashes[block].high)
+            return true;
+    }
+    return false;
 }
 
 // A row that is certain to run: what it writes may be found from now on. Tokens computed for the
@@ -482,24 +297,27 @@ static void commit_row(struct scheduler *s, int32_t slot)
     r->num_highest_computed = max_i32(r->num_highest_computed, end);
 }
 
+static void note_hold(struct request *r, enum hold_reason reason)
+{
+    r->history.num_held_steps[reason]++;
+}
+
 // Pass B: waiting requests, each from the end of its cached prefix. One that does not fit holds
 // back all behind it.
 static void schedule_waiting(struct scheduler *s, struct scheduler_output *out, int32_t *budget,
                              int64_t now_ns)
 {
-    struct partial_prefills partial = {0};
-    for (int32_t i = 0; i < s->num_running && s->config.max_num_partial_prefills > 1; i++) {
-        if (remaining_tokens(s->running[i]) > 0)
-            count_partial(s, &partial, s->running[i]);
-    }
     int32_t num_overtaken = 0;
     while (*budget > 0 && s->num_running < s->config.max_num_seqs && s->waiting.len > 0) {
         struct request *r = request_queue_peek(&s->waiting);
-        if (r == s->blocked && s->num_running > 0 && s->kv.pool.num_free <= s->blocked_num_free)
+        if (r == s->blocked && s->num_running > 0 && s->kv.pool.num_free <= s->blocked_num_free) {
+            note_hold(r, r->num_preemptions > 0 ? HOLD_AFTER_PREEMPTION : HOLD_BLOCKS);
             break;
-        if (!can_ever_run(s, r->num_tokens)) { // it has grown beyond what the engine holds
+        }
+        if (!scheduler_can_ever_run(s,
+                                    r->num_tokens)) { // it has grown beyond what the engine holds
             request_queue_remove(&s->waiting, r);
-            finish_outside_step(s, r, FINISH_REASON_LENGTH);
+            scheduler_finish_outside_step(s, r, FINISH_REASON_LENGTH);
             continue;
         }
         // Prompt log-probabilities need the logits of every prompt token computed anew.
@@ -508,37 +326,48 @@ static void schedule_waiting(struct scheduler *s, struct scheduler_output *out, 
             reads_cache ? kv_cache_manager_find_prefix(&s->kv, &r->kv, r->num_tokens) : 0;
         int32_t num_left = r->num_tokens - num_found;
         int32_t num_new = cap_chunk(s, num_left);
-        if (!s->config.enable_chunked_prefill && num_new > *budget)
+        if (!s->config.enable_chunked_prefill && num_new > *budget) {
+            note_hold(r, HOLD_BUDGET);
             break;
+        }
         num_new = min_i32(num_new, *budget);
         bool is_partial = num_new < num_left;
-        if (is_partial && must_be_overtaken(s, &partial, r)) {
+        bool shares = reads_cache && is_being_computed(s, r, num_found);
+        if (shares || (is_partial && exceeds_partial_prefills(s, r))) {
             if (num_overtaken == MAX_OVERTAKEN_PREFILLS)
                 break;
+            note_hold(r, shares ? HOLD_SHARED_PREFIX : HOLD_PARTIAL_PREFILLS);
             request_queue_remove(&s->waiting, r);
             s->overtaken[num_overtaken++] = r;
             continue;
         }
-        const struct kv_demand demand = {
+        struct kv_demand demand = {
             .num_found_tokens = num_found,
             .num_new_tokens = num_new,
             .num_reserved_tokens = s->config.reserve_full_isl ? r->num_tokens : 0,
             .watermark_blocks = s->num_running > 0 ? s->watermark_blocks : 0,
         };
+        scheduler_hold_back(s, r, &demand);
         if (!kv_cache_manager_allocate(&s->kv, &r->kv, &demand)) {
             s->blocked = r;
             s->blocked_num_free = s->kv.pool.num_free;
+            note_hold(r, r->num_preemptions > 0 ? HOLD_AFTER_PREEMPTION : HOLD_BLOCKS);
             break;
         }
         s->blocked = NULL;
         request_queue_remove(&s->waiting, r);
         admit(s, out, r, num_found, reads_cache, now_ns);
-        add_row(s, out, r, num_new, 0);
+        add_row(s, out, r, num_new, 0, now_ns);
         commit_row(s, r->scheduled_slot);
         if (is_partial)
-            count_partial(s, &partial, r);
+            s->prefilling[s->num_prefilling++] = r;
         *budget -= num_new;
     }
+    struct request *head = request_queue_peek(&s->waiting);
+    if (head && s->num_running == s->config.max_num_seqs)
+        note_hold(head, HOLD_SEATS);
+    else if (head && *budget == 0)
+        note_hold(head, HOLD_BUDGET);
     while (num_overtaken > 0)
         request_queue_push_front(&s->waiting, s->overtaken[--num_overtaken]);
 }
@@ -548,7 +377,9 @@ bool scheduler_schedule(struct scheduler *s, int64_t now_ns, struct scheduler_ou
     assert(!s->in_flight);
     *out = (struct scheduler_output){.rows = s->rows, .new_requests = s->new_requests};
     int32_t budget = s->config.max_num_batched_tokens;
-    bool preempted = schedule_running(s, out, &budget);
+    s->now_ns = now_ns;
+    s->num_prefilling = s->num_preemptions = 0;
+    bool preempted = schedule_running(s, out, &budget, now_ns);
     // Only now: a request that was preempted above after it had got its tokens never writes them.
     s->num_prompt_tokens_in_step = 0;
     for (int32_t i = 0; i < out->num_rows; i++)

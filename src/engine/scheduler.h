@@ -9,9 +9,11 @@
 //  2. Running requests come before waiting ones; a step that took blocks away admits nobody.
 //  3. A decoding request advances in every step, however long the prefills beside it are.
 //  4. A request has a row and blocks exactly while it is RUNNING.
-//  5. Every request that was added ends: with an output that has a finish reason, or silently when
+//  5. A request that was preempted comes back when it can get ahead (scheduler_preempt.c).
+//  6. A request whose next block is being computed by a running one waits for it.
+//  7. Every request that was added ends: with an output that has a finish reason, or silently when
 //     its client aborted it.
-//  6. After scheduler_add() has returned nothing is allocated until the next one.
+//  8. After scheduler_add() has returned nothing is allocated until the next one.
 //
 // Time comes in as an argument, so that tests decide what time it is. One thread.
 #pragma once
@@ -27,6 +29,7 @@ struct scheduler_config {
     int32_t vocab_size; // token ids are checked against it
     bool enable_chunked_prefill;
     bool enable_prefix_caching;
+    enum block_hash_algo hash_algo;       // NONE: SHA256
     int32_t long_prefill_token_threshold; // most tokens a prompt gets in a step; 0: no cap
     // Above 1: at most so many prompts are in partial prefill side by side, and at most
     // max_long_partial_prefills of them longer than the threshold (which is then 4 % of
@@ -60,7 +63,12 @@ struct hit_rate_window {
     int64_t sum_queries, sum_hits;
 };
 
-enum { MAX_OVERTAKEN_PREFILLS = 32 };
+enum { MAX_OVERTAKEN_PREFILLS = 32, NUM_PAST_REQUESTS = 512 };
+
+/** Who gave its blocks back in a step, and for whom. */
+struct step_preemption {
+    uint64_t victim_id, by_id;
+};
 
 struct scheduler {
     struct scheduler_config config;
@@ -86,6 +94,10 @@ struct scheduler {
     int32_t *finished_rows;
     int32_t num_prompt_tokens_in_step;
     struct request *overtaken[MAX_OVERTAKEN_PREFILLS];
+    struct request **prefilling; // running ones whose prompt the step leaves unfinished
+    int32_t num_prefilling;
+    struct step_preemption *preemptions; // of the step
+    int32_t num_preemptions;
 
     // A head of the queue that did not fit is looked at again when more blocks are free than then.
     const struct request *blocked;
@@ -98,6 +110,10 @@ struct scheduler {
 
     struct scheduler_stats stats;
     struct hit_rate_window hit_rate;
+
+    struct request_history *past; // [NUM_PAST_REQUESTS] of the last requests that ended, a ring
+    int64_t num_past;             // ever
+    int64_t now_ns;               // of the last call that knew
 };
 
 /** `config->kv_cache` is copied; its layer lists stay the caller's. */
@@ -145,17 +161,51 @@ static inline bool scheduler_has_work(const struct scheduler *s)
     return s->num_running > 0 || s->waiting.len > 0 || s->finished.len > 0;
 }
 
+/**
+ * The histories of live and recently finished requests with this external id, latest first: at
+ * most `max`. Returns how many.
+ */
+int32_t scheduler_find_histories(const struct scheduler *s, uint64_t external_id, int64_t now_ns,
+                                 struct request_history *histories, int32_t max);
+
 /** Hits over queries of the last requests, 0..1; 0 before any. */
 double scheduler_prefix_hit_rate(const struct scheduler *s);
 
-// ---- between scheduler.c and scheduler_update.c ------------------------------------------------
+// ---- between the scheduler's files -------------------------------------------------------------
+
+enum { PREFETCH_DISTANCE = 6 }; // requests ahead in a loop over them
+
+/** Whether so many tokens could be computed if the request had the engine for itself. */
+bool scheduler_can_ever_run(const struct scheduler *s, int64_t num_tokens);
+
+/** The row of a request that does not run any more. */
+void scheduler_give_row_back(struct scheduler *s, struct request *request);
+void scheduler_remove_from_running(struct scheduler *s, int32_t index);
 
 /** RUNNING → FINISHED: gives row and blocks back. The caller takes it out of `running`. */
 void scheduler_finish_running(struct scheduler *s, struct request *request,
                               enum finish_reason reason);
 
+/** Ends a request that is in no queue and has no blocks; its output goes with the next update. */
+void scheduler_finish_outside_step(struct scheduler *s, struct request *request,
+                                   enum finish_reason reason);
+
+/** Room for an output of every request. */
+void scheduler_reserve_outputs(struct scheduler *s);
+
 /** Drops a finished request. */
-void scheduler_forget(struct scheduler *s, struct request *request);
+void scheduler_forget(struct scheduler *s, struct request *request, int64_t now_ns);
+
+/** Index in `running` of the request that has to give its blocks back. */
+int32_t scheduler_choose_victim(const struct scheduler *s);
+
+/** RUNNING → WAITING, for the sake of `by`. */
+void scheduler_preempt(struct scheduler *s, int32_t index, const struct request *by,
+                       int64_t now_ns);
+
+/** Adds to what the admission of `request` asks of the KV cache, so that it gets ahead. */
+void scheduler_hold_back(const struct scheduler *s, const struct request *request,
+                         struct kv_demand *demand);
 
 /** Applies the stop rules after the last token of `request`; NONE: it goes on. */
 enum finish_reason request_check_stop(struct request *request, int32_t max_model_len);

@@ -1,6 +1,7 @@
 // What a step's result means for its requests: tokens appended, stop rules, outputs.
 #include <assert.h>
 
+#include "base/memory.h"
 #include "engine/scheduler.h"
 
 enum finish_reason request_check_stop(struct request *r, int32_t max_model_len)
@@ -8,8 +9,8 @@ enum finish_reason request_check_stop(struct request *r, int32_t max_model_len)
     int32_t num_outputs = request_num_output_tokens(r);
     int32_t last = r->token_ids[r->num_tokens - 1];
     // EOS and stop tokens come before the length: an answer that ends by itself on its last allowed
-    // token is complete.
-    if (num_outputs >= r->sampling.min_tokens) {
+    // token is complete. Under an automaton an early one was the only choice left.
+    if (num_outputs >= r->sampling.min_tokens || r->sampling.num_automaton_words > 0) {
         if (last == r->sampling.eos_token_id)
             return FINISH_REASON_STOP;
         for (int32_t i = 0; i < r->sampling.num_stop_token_ids; i++) {
@@ -55,6 +56,7 @@ static void report(struct segments *segments, const struct request *r, const str
         .num_prompt_logprobs = got ? got->num_prompt_logprobs : 0,
         .prompt_logprobs = got ? got->prompt_logprobs : NULL,
         .finish_reason = r->finish_reason,
+        .refusal = r->refusal,
         .stop_token_id = r->stop_token_id,
         .num_cached_tokens = r->num_cached_tokens,
         .num_preemptions = r->num_preemptions,
@@ -63,6 +65,15 @@ static void report(struct segments *segments, const struct request *r, const str
         .first_token_ns = r->first_token_ns,
         .last_token_ns = r->last_token_ns,
     };
+}
+
+static void count_interval(struct request *r, int64_t interval_ns)
+{
+    if (r->num_intervals == 0 || interval_ns < r->min_interval_ns)
+        r->min_interval_ns = interval_ns;
+    r->max_interval_ns = max_i64(r->max_interval_ns, interval_ns);
+    r->sum_interval_ns += interval_ns;
+    r->num_intervals++;
 }
 
 // Takes the drawn token in; returns how many tokens are new.
@@ -78,10 +89,14 @@ static int32_t append_token(struct scheduler *s, struct request *r, int32_t toke
     s->stats.num_generated_tokens++;
     if (r->first_token_ns == 0)
         r->first_token_ns = now_ns;
+    else
+        count_interval(r, now_ns - r->last_token_ns);
     r->last_token_ns = now_ns;
     enum finish_reason reason = request_check_stop(r, s->config.max_model_len);
     if (reason != FINISH_REASON_NONE)
         scheduler_finish_running(s, r, reason);
+    else if (r->num_tokens % s->kv.config.block_size == 0)
+        kv_cache_manager_extend_hashes(&s->kv, &r->kv, r->num_tokens);
     return 1;
 }
 
@@ -104,6 +119,8 @@ static void update_rows(struct scheduler *s, int64_t now_ns, const struct schedu
     bool any_finished = false;
     for (int32_t i = 0; i < step->num_rows; i++) {
         struct request *r = s->row_requests[i];
+        if (i + PREFETCH_DISTANCE < step->num_rows)
+            request_prefetch(s->row_requests[i + PREFETCH_DISTANCE]);
         const struct row_output *got = &result->rows[i];
         CHECK(got->row == step->rows[i].row && got->row == r->row);
         r->scheduled_slot = -1;
@@ -121,7 +138,7 @@ static void update_rows(struct scheduler *s, int64_t now_ns, const struct schedu
         if (has_news)
             report(segments, r, got, num_new, outputs);
         if (r->state == REQUEST_FINISHED) {
-            scheduler_forget(s, r); // its fields stay readable until the next add
+            scheduler_forget(s, r, now_ns); // its fields stay readable until the next add
             any_finished = true;
         }
     }
@@ -134,6 +151,7 @@ void scheduler_update(struct scheduler *s, int64_t now_ns, const struct schedule
                       const struct model_runner_output *result,
                       struct engine_core_outputs outputs[MAX_API_SERVERS])
 {
+    s->now_ns = now_ns;
     struct segments segments;
     lay_out_segments(s, &segments, now_ns, outputs);
     if (step)
@@ -141,6 +159,6 @@ void scheduler_update(struct scheduler *s, int64_t now_ns, const struct schedule
     for (struct request *r; (r = request_queue_peek(&s->finished));) {
         request_queue_remove(&s->finished, r);
         report(&segments, r, NULL, 0, outputs);
-        scheduler_forget(s, r);
+        scheduler_forget(s, r, now_ns);
     }
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "benchmarks/benchmarks.h"
 #include "entrypoints/entrypoints.h"
 
 enum { EXIT_USAGE = 2 };
@@ -29,6 +30,7 @@ static int run_serve(int argc, char **argv)
     if (options_parse_serve(&options, argc, argv, &exit_status) == OPTIONS_EXIT)
         return exit_status;
     log_set_level(options.log_level);
+    log_set_format(options.log_format);
     exit_status = serve_main(&options);
     options_deinit(&options);
     return exit_status;
@@ -41,15 +43,16 @@ static const struct command {
     {"serve", "serve a model over HTTP, OpenAI-compatible", run_serve},
     {"chat", "talk to a running server", chat_main},
     {"complete", "let a running server continue a text", complete_main},
+    {"replay", "compare a recording of an engine's decisions with the scheduler's", replay_main},
     {"collect-env", "print what a report about this machine should contain", collect_env_main},
-    {"bench", "measure a server", NULL},
+    {"bench", "measure a server or an engine", bench_main},
     {"run-batch", "answer a file of requests", NULL},
     {"launch", "start single components", NULL},
-    {"plan", "print the memory plan of a model", NULL},
+    {"plan", "print the memory plan of a model", plan_main},
 };
 
 static const char usage[] =
-    "usage: vllm [-h] [-v] {serve,chat,complete,collect-env,bench,run-batch,"
+    "usage: vllm [-h] [-v] {serve,chat,complete,replay,collect-env,bench,run-batch,"
     "launch,plan} ...\n";
 
 static int print_help(void)
@@ -88,7 +91,7 @@ int main(int argc, char **argv)
             continue;
         if (!commands[i].run)
             return usage_error("vllm.c does not support this command yet: ", name);
-        if (commands[i].run == run_serve)
+        if (commands[i].run == run_serve || commands[i].run == bench_main)
             let_idle_threads_sleep(argv);
         return commands[i].run(argc - 2, argv + 2);
     }

@@ -10,7 +10,6 @@
 // before it is ready, ends the whole.
 #include "entrypoints/entrypoints.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -29,6 +28,7 @@
 #include "engine/engine.h"
 #include "entrypoints/listener.h"
 #include "entrypoints/process_title.h"
+#include "message/ipc_dir.h"
 
 #define NS_PER_MS INT64_C(1000000)
 
@@ -62,7 +62,7 @@ struct launcher {
     const struct serve_options *options;
     struct shared_page *page;
     struct listeners listeners;
-    char ipc_dir[128];
+    char ipc_dir[IPC_DIR_BYTES];
     int signal_fd;
     sigset_t old_mask;
     pid_t pid;
@@ -74,36 +74,6 @@ struct launcher {
     int64_t start_ns, deadline_ns; // the deadline: of the present stopping phase
     int exit_status;
 };
-
-// ---- the folder for the engine's socket ----------------------------------------------------
-
-static enum status make_ipc_dir(struct launcher *l, struct error *err)
-{
-    const char *parents[] = {options_env("XDG_RUNTIME_DIR"), "/tmp", "/dev/shm"};
-    for (size_t i = 0; i < ARRAY_LEN(parents); i++) {
-        // The socket's name must fit in a socket address of 108 bytes.
-        if (!parents[i] || strlen(parents[i]) > 64)
-            continue;
-        snprintf(l->ipc_dir, sizeof(l->ipc_dir), "%s/vllm-XXXXXX", parents[i]);
-        if (mkdtemp(l->ipc_dir)) // mode 700
-            return STATUS_OK;
-    }
-    l->ipc_dir[0] = '\0';
-    return error_set(err, STATUS_IO,
-                     "no folder for sockets in XDG_RUNTIME_DIR, /tmp or /dev/shm: %s",
-                     strerror(errno));
-}
-
-static void remove_ipc_dir(struct launcher *l)
-{
-    DIR *dir = l->ipc_dir[0] ? opendir(l->ipc_dir) : NULL;
-    if (!dir)
-        return;
-    for (struct dirent *entry; (entry = readdir(dir));)
-        unlinkat(dirfd(dir), entry->d_name, 0); // . and .. refuse
-    closedir(dir);
-    rmdir(l->ipc_dir);
-}
 
 // ---- starting ------------------------------------------------------------------------------
 
@@ -426,7 +396,7 @@ static enum status prepare(struct launcher *l, struct error *err)
 {
     const struct serve_options *o = l->options;
     TRY(listeners_open(&l->listeners, o->host, o->port, o->uds, l->num_servers, err));
-    TRY(make_ipc_dir(l, err));
+    TRY(ipc_dir_make(l->ipc_dir, err));
     TRY(shared_page_create(&l->page, l->num_servers, err));
     return catch_signals(l, err);
 }
@@ -474,7 +444,7 @@ int serve_main(const struct serve_options *options)
     if (l.signal_fd >= 0)
         close(l.signal_fd);
     listeners_close(&l.listeners);
-    remove_ipc_dir(&l);
+    ipc_dir_remove(l.ipc_dir);
     shared_page_destroy(l.page);
     return l.exit_status;
 }

@@ -4,16 +4,19 @@
 // (reader.h). Arrays of numbers travel as one bin of little-endian elements: a prompt of 100,000
 // tokens is then a copy and a check, not 100,000 small objects.
 //
-// ADD        [2, request_id, client_index, priority, arrival_time_ns, prompt bin, output bin,
+// ADD        [2, request_id, external_id, client_index, priority, arrival_time_ns, prompt bin,
+// output bin,
 //             cache_salt bin, sampling]
 // sampling   [temperature, top_p, min_p, top_k, presence, frequency, repetition, seed, max_tokens,
 //             min_tokens, eos_token_id, stop ids bin, bias ids bin, biases bin, allowed ids bin,
-//             num_logprobs, num_prompt_logprobs]
+//             bad words bin, automaton bin, logprob ids bin, num_logprobs, num_prompt_logprobs]
 // OUTPUTS    [17, engine_index, timestamp_ns, [output ...]]
 // output     [request_id, new ids bin, nil | [logprobs ...], first_prompt_logprob,
-//             [logprobs ...], finish_reason, stop_token_id, num_cached_tokens, num_preemptions,
-//             queued_ns, scheduled_ns, first_token_ns, last_token_ns]
+//             [logprobs ...], finish_reason, refusal kind, its tokens, its limit, stop_token_id,
+//             num_cached_tokens, num_preemptions, queued_ns, scheduled_ns, first_token_ns,
+//             last_token_ns]
 // logprobs   [ids bin, logprobs bin, rank]
+// history    the numbers of visit_history() in one array
 #include "message/codec.h"
 
 #include <assert.h>
@@ -21,6 +24,7 @@
 
 #include <msgpack.h>
 
+#include "base/memory.h"
 #include "message/reader.h"
 
 enum {
@@ -29,12 +33,13 @@ enum {
     MAX_VOCAB = 1 << 22,
     MAX_IDS = 1 << 20,     // of one ABORT
     MAX_OUTPUTS = 1 << 20, // of one step
+    MAX_DUMP_TEXT_BYTES = 4096,
     MAX_CACHE_SALT_BYTES = 1 << 20,
 
-    ADD_LEN = 9,
-    SAMPLING_LEN = 17,
+    ADD_LEN = 10,
+    SAMPLING_LEN = 20,
     OUTPUTS_LEN = 4,
-    OUTPUT_LEN = 13,
+    OUTPUT_LEN = 16,
     LOGPROBS_LEN = 3,
 
     // Smallest encodings, for counts that the frame's size must bear out.
@@ -107,6 +112,9 @@ static void pack_sampling(msgpack_packer *pk, const struct sampling_params *s)
     pack_token_ids(pk, s->stop_token_ids, s->num_stop_token_ids);
     pack_logit_bias(pk, s);
     pack_token_ids(pk, s->allowed_token_ids, s->num_allowed_token_ids);
+    pack_elements(pk, s->bad_words, s->num_bad_word_ints, sizeof(*s->bad_words));
+    pack_elements(pk, s->automaton, s->num_automaton_words, sizeof(*s->automaton));
+    pack_token_ids(pk, s->logprob_token_ids, s->num_logprob_token_ids);
     msgpack_pack_int32(pk, s->num_logprobs);
     msgpack_pack_int32(pk, s->num_prompt_logprobs);
 }
@@ -116,6 +124,7 @@ static void pack_request(msgpack_packer *pk, const struct engine_core_request *r
     msgpack_pack_array(pk, ADD_LEN);
     msgpack_pack_int32(pk, MESSAGE_ADD);
     msgpack_pack_uint64(pk, request->request_id);
+    msgpack_pack_uint64(pk, request->external_id);
     msgpack_pack_int32(pk, request->client_index);
     msgpack_pack_int64(pk, request->priority);
     msgpack_pack_int64(pk, request->arrival_time_ns);
@@ -148,6 +157,9 @@ static void pack_output(msgpack_packer *pk, const struct engine_core_output *out
     msgpack_pack_int32(pk, output->first_prompt_logprob);
     pack_logprobs(pk, output->prompt_logprobs, output->num_prompt_logprobs);
     msgpack_pack_int32(pk, (int32_t)output->finish_reason);
+    msgpack_pack_int32(pk, (int32_t)output->refusal.kind);
+    msgpack_pack_int32(pk, output->refusal.num_tokens);
+    msgpack_pack_int32(pk, output->refusal.limit);
     msgpack_pack_int32(pk, output->stop_token_id);
     msgpack_pack_int32(pk, output->num_cached_tokens);
     msgpack_pack_int32(pk, output->num_preemptions);
@@ -166,6 +178,128 @@ static void pack_outputs(msgpack_packer *pk, const struct engine_core_outputs *o
     msgpack_pack_array(pk, (size_t)outputs->num_outputs);
     for (int32_t i = 0; i < outputs->num_outputs; i++)
         pack_output(pk, &outputs->outputs[i]);
+}
+
+// ---- histories: one list of fields for both directions ----
+
+/** Writes numbers when it has a packer, else reads them. */
+struct history_visitor {
+    msgpack_packer *pk;
+    struct reader *r;
+};
+
+static void visit_i64(const struct history_visitor *v, int64_t *value, int64_t min, int64_t max)
+{
+    if (v->pk)
+        msgpack_pack_int64(v->pk, *value);
+    else
+        *value = reader_int(v->r, "history", min, max);
+}
+
+static void visit_i32(const struct history_visitor *v, int32_t *value, int32_t min, int32_t max)
+{
+    int64_t wide = *value;
+    visit_i64(v, &wide, min, max);
+    *value = (int32_t)wide;
+}
+
+static void visit_u64(const struct history_visitor *v, uint64_t *value)
+{
+    if (v->pk)
+        msgpack_pack_uint64(v->pk, *value);
+    else
+        *value = reader_u64(v->r, "history");
+}
+
+static void visit_count(const struct history_visitor *v, int64_t *value)
+{
+    visit_i64(v, value, 0, INT64_MAX);
+}
+
+static void visit_history(const struct history_visitor *v, struct request_history *h)
+{
+    visit_u64(v, &h->request_id);
+    visit_u64(v, &h->external_id);
+    int32_t state = (int32_t)h->state, reason = (int32_t)h->finish_reason;
+    visit_i32(v, &state, 0, NUM_REQUEST_STATES - 1);
+    visit_i32(v, &reason, FINISH_REASON_NONE, FINISH_REASON_ERROR);
+    h->state = (enum request_state)state;
+    h->finish_reason = (enum finish_reason)reason;
+    int32_t *const counts[] = {&h->num_prompt_tokens, &h->num_output_tokens, &h->num_cached_tokens,
+                               &h->num_ahead,         &h->num_running_ahead, &h->num_preemptions,
+                               &h->num_chunks};
+    for (size_t i = 0; i < ARRAY_LEN(counts); i++)
+        visit_i32(v, counts[i], 0, INT32_MAX);
+    int64_t *const wide[] = {&h->now_ns,         &h->queued_ns,       &h->scheduled_ns,
+                             &h->first_token_ns, &h->last_token_ns,   &h->finished_ns,
+                             &h->num_intervals,  &h->sum_interval_ns, &h->min_interval_ns,
+                             &h->max_interval_ns};
+    for (size_t i = 0; i < ARRAY_LEN(wide); i++)
+        visit_count(v, wide[i]);
+    for (size_t i = 0; i < NUM_HOLD_REASONS; i++)
+        visit_count(v, &h->num_held_steps[i]);
+    for (int32_t i = 0; i < min_i32(h->num_preemptions, MAX_HISTORY_PREEMPTIONS); i++) {
+        struct preemption *p = &h->preemptions[i];
+        visit_count(v, &p->step);
+        visit_count(v, &p->at_ns);
+        visit_count(v, &p->resumed_ns);
+        visit_u64(v, &p->by_request_id);
+        visit_u64(v, &p->by_external_id);
+        visit_i32(v, &p->num_lost_tokens, 0, INT32_MAX);
+    }
+    for (int32_t i = 0; i < min_i32(h->num_chunks, MAX_HISTORY_CHUNKS); i++) {
+        struct prefill_chunk *c = &h->chunks[i];
+        visit_count(v, &c->step);
+        visit_count(v, &c->at_ns);
+        visit_i32(v, &c->first_token, 0, INT32_MAX);
+        visit_i32(v, &c->num_tokens, 0, INT32_MAX);
+    }
+}
+
+/** How many numbers visit_history() visits. */
+static size_t history_len(const struct request_history *h)
+{
+    return 21 + NUM_HOLD_REASONS +
+           6 * (size_t)min_i32(h->num_preemptions, MAX_HISTORY_PREEMPTIONS) +
+           4 * (size_t)min_i32(h->num_chunks, MAX_HISTORY_CHUNKS);
+}
+
+static void pack_histories(msgpack_packer *pk, const struct message *m)
+{
+    msgpack_pack_array(pk, 3);
+    msgpack_pack_int32(pk, MESSAGE_HISTORIES);
+    msgpack_pack_int64(pk, m->histories.call_id);
+    msgpack_pack_array(pk, (size_t)m->histories.num_histories);
+    for (int32_t i = 0; i < m->histories.num_histories; i++) {
+        struct request_history history = m->histories.histories[i]; // visiting writes to it
+        msgpack_pack_array(pk, history_len(&history));
+        visit_history(&(struct history_visitor){.pk = pk}, &history);
+    }
+}
+
+static void read_histories(struct reader *r, struct message *m, struct arena *arena)
+{
+    const int32_t max_len =
+        21 + NUM_HOLD_REASONS + 6 * MAX_HISTORY_PREEMPTIONS + 4 * MAX_HISTORY_CHUNKS;
+    m->histories.call_id = reader_int(r, "call_id", INT64_MIN, INT64_MAX);
+    int32_t num = reader_array(r, "histories", 0, MAX_HISTORIES, 1 + 21 + NUM_HOLD_REASONS);
+    struct request_history *histories = arena_calloc(arena, (size_t)num, sizeof(*histories));
+    for (int32_t i = 0; i < num && reader_ok(r); i++) {
+        int32_t len = reader_array(r, "history", 21 + NUM_HOLD_REASONS, max_len, 1);
+        visit_history(&(struct history_visitor){.r = r}, &histories[i]);
+        if (reader_ok(r) && (size_t)len != history_len(&histories[i]))
+            reader_fail(r, "history", "%d numbers, expected %zu", len, history_len(&histories[i]));
+    }
+    m->histories.num_histories = num;
+    m->histories.histories = histories;
+}
+
+static void pack_bool(msgpack_packer *pk, bool value)
+{
+    if (value)
+        msgpack_pack_true(pk);
+    else
+        msgpack_pack_false(pk);
 }
 
 /** A message of a kind and up to two integers. */
@@ -199,6 +333,15 @@ void message_encode(struct buf *out, const struct message *m)
     case MESSAGE_RESET_PREFIX_CACHE:
         pack_small(&pk, m->kind, 1, m->reset_prefix_cache.call_id, 0);
         break;
+    case MESSAGE_DUMP_RECORDING:
+        pack_small(&pk, m->kind, 1, m->dump_recording.call_id, 0);
+        break;
+    case MESSAGE_FIND_REQUEST:
+        msgpack_pack_array(&pk, 3);
+        msgpack_pack_int32(&pk, MESSAGE_FIND_REQUEST);
+        msgpack_pack_int64(&pk, m->find_request.call_id);
+        msgpack_pack_uint64(&pk, m->find_request.external_id);
+        break;
     case MESSAGE_WELCOME:
         pack_small(&pk, m->kind, 2, m->welcome.version, m->welcome.generation);
         break;
@@ -209,10 +352,17 @@ void message_encode(struct buf *out, const struct message *m)
         msgpack_pack_array(&pk, 3);
         msgpack_pack_int32(&pk, MESSAGE_REPLY);
         msgpack_pack_int64(&pk, m->reply.call_id);
-        if (m->reply.ok)
-            msgpack_pack_true(&pk);
-        else
-            msgpack_pack_false(&pk);
+        pack_bool(&pk, m->reply.ok);
+        break;
+    case MESSAGE_DUMPED:
+        msgpack_pack_array(&pk, 4);
+        msgpack_pack_int32(&pk, MESSAGE_DUMPED);
+        msgpack_pack_int64(&pk, m->dumped.call_id);
+        pack_bool(&pk, m->dumped.ok);
+        pack_bytes(&pk, m->dumped.text.ptr, m->dumped.text.len);
+        break;
+    case MESSAGE_HISTORIES:
+        pack_histories(&pk, m);
         break;
     }
 }
@@ -236,6 +386,27 @@ static void read_logit_bias(struct reader *r, struct sampling_params *s, struct 
     s->logit_bias = pairs;
 }
 
+/** Lengths must be borne out by what follows them. */
+static void read_bad_words(struct reader *r, struct sampling_params *s, struct arena *arena)
+{
+    s->bad_words =
+        reader_token_ids(r, "bad_words", MAX_BAD_WORD_INTS, arena, &s->num_bad_word_ints);
+    for (int32_t i = 0; reader_ok(r) && i < s->num_bad_word_ints; i += 1 + s->bad_words[i]) {
+        if (s->bad_words[i] < 1 || s->bad_words[i] > s->num_bad_word_ints - 1 - i)
+            reader_fail(r, "bad_words", "a word of %d tokens before the last %d", s->bad_words[i],
+                        s->num_bad_word_ints - 1 - i);
+    }
+}
+
+static void read_automaton(struct reader *r, struct sampling_params *s, struct arena *arena)
+{
+    s->automaton = reader_u32s(r, "automaton", MAX_AUTOMATON_WORDS, arena, &s->num_automaton_words);
+    struct error why = {0};
+    if (reader_ok(r) && s->num_automaton_words > 0 &&
+        byte_automaton_check(s->automaton, s->num_automaton_words, &why) != STATUS_OK)
+        reader_fail(r, "automaton", "%s", why.message);
+}
+
 static void read_sampling(struct reader *r, struct sampling_params *s, struct arena *arena)
 {
     const float max = 1e30f; // finite
@@ -256,6 +427,10 @@ static void read_sampling(struct reader *r, struct sampling_params *s, struct ar
     read_logit_bias(r, s, arena);
     s->allowed_token_ids = reader_token_ids(r, "allowed_token_ids", MAX_ALLOWED_TOKEN_IDS, arena,
                                             &s->num_allowed_token_ids);
+    read_bad_words(r, s, arena);
+    read_automaton(r, s, arena);
+    s->logprob_token_ids = reader_token_ids(r, "logprob_token_ids", MAX_LOGPROB_TOKEN_IDS, arena,
+                                            &s->num_logprob_token_ids);
     s->num_logprobs = reader_i32(r, "num_logprobs", -1, MAX_VOCAB);
     s->num_prompt_logprobs = reader_i32(r, "num_prompt_logprobs", -1, MAX_VOCAB);
     if (reader_ok(r) && s->top_p == 0)
@@ -267,6 +442,7 @@ static void read_sampling(struct reader *r, struct sampling_params *s, struct ar
 static void read_request(struct reader *r, struct engine_core_request *request, struct arena *arena)
 {
     request->request_id = reader_u64(r, "request_id");
+    request->external_id = reader_u64(r, "external_id");
     request->client_index = reader_i32(r, "client_index", 0, MAX_API_SERVERS - 1);
     request->priority = reader_int(r, "priority", INT64_MIN, INT64_MAX);
     request->arrival_time_ns = reader_int(r, "arrival_time_ns", 0, INT64_MAX);
@@ -318,6 +494,10 @@ static void read_output(struct reader *r, struct engine_core_output *output, str
         read_logprobs(r, "prompt_logprobs", 0, MAX_TOKENS, arena, &output->num_prompt_logprobs);
     output->finish_reason =
         (enum finish_reason)reader_i32(r, "finish_reason", FINISH_REASON_NONE, FINISH_REASON_ERROR);
+    output->refusal.kind =
+        (enum refusal_kind)reader_i32(r, "refusal", REFUSAL_NONE, NUM_REFUSAL_KINDS - 1);
+    output->refusal.num_tokens = reader_i32(r, "refused tokens", 0, INT32_MAX);
+    output->refusal.limit = reader_i32(r, "refusal limit", INT32_MIN, INT32_MAX);
     output->stop_token_id = reader_i32(r, "stop_token_id", -1, INT32_MAX);
     output->num_cached_tokens = reader_i32(r, "num_cached_tokens", 0, INT32_MAX);
     output->num_preemptions = reader_i32(r, "num_preemptions", 0, INT32_MAX);
@@ -349,9 +529,15 @@ static int32_t message_len(int64_t kind)
     case MESSAGE_WELCOME:
     case MESSAGE_REPLY:
         return 3;
+    case MESSAGE_FIND_REQUEST:
+    case MESSAGE_HISTORIES:
+        return 3;
     case MESSAGE_ABORT:
     case MESSAGE_RESET_PREFIX_CACHE:
+    case MESSAGE_DUMP_RECORDING:
         return 2;
+    case MESSAGE_DUMPED:
+        return 4;
     case MESSAGE_ADD:
         return ADD_LEN;
     case MESSAGE_OUTPUTS:
@@ -368,7 +554,7 @@ enum status message_decode(struct message *m, struct str frame, struct arena *ar
     struct reader reader, *r = &reader;
     reader_init(r, frame, err);
     int32_t len = reader_array(r, "message", 2, ADD_LEN, 1);
-    m->kind = (enum message_kind)reader_i32(r, "kind", MESSAGE_HELLO, MESSAGE_REPLY);
+    m->kind = (enum message_kind)reader_i32(r, "kind", MESSAGE_HELLO, MESSAGE_HISTORIES);
     if (reader_ok(r) && message_len(m->kind) == 0)
         reader_fail(r, "kind", "%d is no kind of message", (int)m->kind);
     if (reader_ok(r) && message_len(m->kind) != len)
@@ -390,6 +576,22 @@ enum status message_decode(struct message *m, struct str frame, struct arena *ar
         break;
     case MESSAGE_RESET_PREFIX_CACHE:
         m->reset_prefix_cache.call_id = reader_int(r, "call_id", INT64_MIN, INT64_MAX);
+        break;
+    case MESSAGE_DUMP_RECORDING:
+        m->dump_recording.call_id = reader_int(r, "call_id", INT64_MIN, INT64_MAX);
+        break;
+    case MESSAGE_FIND_REQUEST:
+        m->find_request.call_id = reader_int(r, "call_id", INT64_MIN, INT64_MAX);
+        m->find_request.external_id = reader_u64(r, "external_id");
+        break;
+    case MESSAGE_DUMPED: {
+        m->dumped.call_id = reader_int(r, "call_id", INT64_MIN, INT64_MAX);
+        m->dumped.ok = reader_bool(r, "ok");
+        m->dumped.text = arena_str(arena, reader_bin(r, "text", MAX_DUMP_TEXT_BYTES));
+        break;
+    }
+    case MESSAGE_HISTORIES:
+        read_histories(r, m, arena);
         break;
     case MESSAGE_WELCOME:
         m->welcome.version = reader_i32(r, "version", 0, INT32_MAX);

@@ -1,8 +1,10 @@
 // Messages as MessagePack arrays: one encoder and one decoder per kind, every length checked.
 //
 // API server → engine: HELLO [kind, version, client_index], ADD [kind, request], ABORT [kind, ids],
-// RESET_PREFIX_CACHE [kind, call_id]. Engine → API server: WELCOME [kind, version, generation],
-// OUTPUTS [kind, outputs], REPLY [kind, call_id, ok].
+// RESET_PREFIX_CACHE [kind, call_id], DUMP_RECORDING [kind, call_id], FIND_REQUEST [kind, call_id,
+// external_id]. Engine → API server: WELCOME [kind, version, generation], OUTPUTS [kind, outputs],
+// REPLY [kind, call_id, ok], DUMPED [kind, call_id, ok, path or reason], HISTORIES [kind, call_id,
+// histories].
 // An API server says HELLO when it connects and whenever the engine's generation changes, then
 // sends every live request again; the engine drops what an earlier life of that client left.
 #pragma once
@@ -20,9 +22,13 @@ enum message_kind {
     MESSAGE_ADD,
     MESSAGE_ABORT,
     MESSAGE_RESET_PREFIX_CACHE,
+    MESSAGE_DUMP_RECORDING,
+    MESSAGE_FIND_REQUEST,
     MESSAGE_WELCOME = 16,
     MESSAGE_OUTPUTS,
     MESSAGE_REPLY,
+    MESSAGE_DUMPED,
+    MESSAGE_HISTORIES,
 };
 
 /** A decoded message; `kind` tells which member is set. Arrays live in the arena given. */
@@ -39,7 +45,11 @@ struct message {
         } abort;
         struct {
             int64_t call_id;
-        } reset_prefix_cache;
+        } reset_prefix_cache, dump_recording;
+        struct {
+            int64_t call_id;
+            uint64_t external_id;
+        } find_request;
         struct {
             int32_t version, generation;
         } welcome;
@@ -48,6 +58,16 @@ struct message {
             int64_t call_id;
             bool ok;
         } reply;
+        struct {
+            int64_t call_id;
+            bool ok;
+            struct str text; // where the file is, or why there is none
+        } dumped;
+        struct {
+            int64_t call_id;
+            int32_t num_histories;
+            const struct request_history *histories;
+        } histories;
     };
 };
 

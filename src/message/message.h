@@ -11,13 +11,16 @@
 
 #include "base/status.h"
 #include "base/str.h"
+#include "message/byte_automaton.h"
 
 enum {
-    MESSAGE_VERSION = 1, // in the handshake; a peer with another one is refused
+    MESSAGE_VERSION = 3, // in the handshake; a peer with another one is refused
     MAX_API_SERVERS = 64,
     MAX_STOP_TOKEN_IDS = 256,
     MAX_LOGIT_BIAS = 1024,
     MAX_ALLOWED_TOKEN_IDS = 4096,
+    MAX_BAD_WORD_INTS = 8192,
+    MAX_LOGPROB_TOKEN_IDS = 128,
     MAX_KV_CACHE_GROUPS = 8,
 };
 
@@ -44,6 +47,16 @@ struct sampling_params {
     const struct logit_bias *logit_bias;
     int32_t num_allowed_token_ids; // 0: all
     const int32_t *allowed_token_ids;
+    // Token sequences that must not come: each as its length and its ids, one after the other.
+    int32_t num_bad_word_ints;
+    const int32_t *bad_words;
+    // Which texts are allowed, see byte_automaton.h. Where nothing but the end is allowed, that
+    // comes even before min_tokens.
+    int32_t num_automaton_words; // 0: all texts
+    const uint32_t *automaton;
+    // With num_logprobs: these in place of the likeliest, in this order.
+    int32_t num_logprob_token_ids;
+    const int32_t *logprob_token_ids;
     int32_t num_logprobs;        // -1: none; 0: the sampled token's alone; k: the top k as well
     int32_t num_prompt_logprobs; // likewise for every prompt token
 };
@@ -51,6 +64,7 @@ struct sampling_params {
 /** A request as it enters (or re-enters) an engine. */
 struct engine_core_request {
     uint64_t request_id;     // unique over all API servers and their restarts
+    uint64_t external_id;    // str_hash() of the id that the client reads; its choices share it
     int32_t client_index;    // which API server gets the outputs
     int64_t priority;        // lower runs sooner
     int64_t arrival_time_ns; // wall clock
@@ -68,6 +82,7 @@ enum finish_reason {
     FINISH_REASON_LENGTH = 1,
     FINISH_REASON_ABORT = 2,
     FINISH_REASON_ERROR = 3,
+    FINISH_REASON_REPETITION = 4, // seen by the API server; engines never give it
 };
 
 /** Log-probabilities at one position: the token that stands there first, then the most likely. */
@@ -76,6 +91,22 @@ struct token_logprobs {
     const int32_t *token_ids;
     const float *logprobs;
     int32_t rank; // of the first entry, from 1
+};
+
+/** Why a request can never run here. */
+enum refusal_kind {
+    REFUSAL_NONE,
+    REFUSAL_TOKEN_IDS, // an id outside the vocabulary of `limit` ids
+    REFUSAL_MODEL_LEN, // the prompt leaves no room for an output
+    REFUSAL_STEP,      // without chunked prefill a prompt must fit into one step
+    REFUSAL_KV_CACHE,  // its blocks would not fit into the whole cache
+    NUM_REFUSAL_KINDS,
+};
+
+struct request_refusal {
+    enum refusal_kind kind;
+    int32_t num_tokens; // of the request
+    int32_t limit;      // the most that could run
 };
 
 /** What a step did for one request. */
@@ -89,6 +120,7 @@ struct engine_core_output {
     int32_t first_prompt_logprob, num_prompt_logprobs;
     const struct token_logprobs *prompt_logprobs;
     enum finish_reason finish_reason;
+    struct request_refusal refusal; // with finish_reason ERROR
     int32_t stop_token_id;     // the stop token that ended it; -1: the main EOS, or no stop token
     int32_t num_cached_tokens; // of the first admission
     int32_t num_preemptions;
@@ -104,9 +136,64 @@ struct engine_core_outputs {
     const struct engine_core_output *outputs;
 };
 
+// ---- where a request's time went -------------------------------------------------------------
+
+enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_FINISHED, NUM_REQUEST_STATES };
+
+/** Why the request at the head of the queue, or one that others overtook, was not admitted. */
+enum hold_reason {
+    HOLD_SEATS,            // max_num_seqs requests run
+    HOLD_BUDGET,           // the step's tokens went to others
+    HOLD_BLOCKS,           // too few KV blocks are free
+    HOLD_AFTER_PREEMPTION, // not yet enough free blocks to get ahead once it is back
+    HOLD_PARTIAL_PREFILLS, // as many prompts as allowed are in prefill
+    HOLD_SHARED_PREFIX,    // a running request computes blocks that it can share
+    NUM_HOLD_REASONS,
+};
+
+enum { MAX_HISTORY_CHUNKS = 32, MAX_HISTORY_PREEMPTIONS = 8, MAX_HISTORIES = 256 };
+
+/** A part of the prompt (after a preemption: of all tokens) that one step computed. */
+struct prefill_chunk {
+    int64_t step, at_ns;
+    int32_t first_token, num_tokens;
+};
+
+struct preemption {
+    int64_t step, at_ns;
+    int64_t resumed_ns;     // 0: not yet
+    uint64_t by_request_id; // who needed the blocks; the request itself if no one else was left
+    uint64_t by_external_id;
+    int32_t num_lost_tokens; // to compute again unless they are found in the prefix cache
+};
+
+/** The life of one request in the engine. Times are the monotonic clock's; 0: not yet. Where there
+ *  were more chunks or preemptions than places, the first ones are kept. */
+struct request_history {
+    uint64_t request_id, external_id;
+    enum request_state state;
+    enum finish_reason finish_reason;
+    int32_t num_prompt_tokens, num_output_tokens, num_cached_tokens;
+    int32_t num_ahead, num_running_ahead; // waiting and running requests when it arrived
+    int64_t now_ns, queued_ns, scheduled_ns, first_token_ns, last_token_ns, finished_ns;
+    int64_t num_held_steps[NUM_HOLD_REASONS];
+    int32_t num_preemptions, num_chunks;
+    struct preemption preemptions[MAX_HISTORY_PREEMPTIONS];
+    struct prefill_chunk chunks[MAX_HISTORY_CHUNKS];
+    int64_t num_intervals, sum_interval_ns, min_interval_ns, max_interval_ns; // between tokens
+};
+
 // ---- EngineCore → worker -------------------------------------------------------------------
 
-enum kv_cache_group_kind { KV_CACHE_GROUP_FULL, KV_CACHE_GROUP_SLIDING };
+/** How the layers of a group use their block table. The KV cache manager has rules for FULL,
+ *  SLIDING and LATENT and refuses the others. */
+enum kv_cache_group_kind {
+    KV_CACHE_GROUP_FULL,       // keys and values of every token
+    KV_CACHE_GROUP_SLIDING,    // of the last `window` tokens
+    KV_CACHE_GROUP_LATENT,     // one latent vector a token (MLA); blocks as FULL
+    KV_CACHE_GROUP_COMPRESSED, // an entry for several tokens
+    KV_CACHE_GROUP_RECURRENT,  // one state for all tokens before it
+};
 
 /** Layers that share one block table. */
 struct kv_cache_group {

@@ -289,6 +289,12 @@ const int32_t *reader_token_ids(struct reader *reader, const char *field, int32_
     return ids;
 }
 
+const uint32_t *reader_u32s(struct reader *reader, const char *field, int32_t max,
+                            struct arena *arena, int32_t *num)
+{
+    return take_elements(reader, field, max, sizeof(uint32_t), arena, num);
+}
+
 const uint64_t *reader_u64s(struct reader *reader, const char *field, int32_t max,
                             struct arena *arena, int32_t *num)
 {

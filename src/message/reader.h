@@ -55,6 +55,8 @@ bool reader_take_nil(struct reader *reader);
 /** A bin of little-endian numbers, copied into `arena`; NULL when there are none. */
 const int32_t *reader_token_ids(struct reader *reader, const char *field, int32_t max,
                                 struct arena *arena, int32_t *num);
+const uint32_t *reader_u32s(struct reader *reader, const char *field, int32_t max,
+                            struct arena *arena, int32_t *num);
 const uint64_t *reader_u64s(struct reader *reader, const char *field, int32_t max,
                             struct arena *arena, int32_t *num);
 const float *reader_floats(struct reader *reader, const char *field, int32_t max, float min_value,

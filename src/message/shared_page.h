@@ -19,7 +19,16 @@ enum engine_state {
 
 enum {
     NUM_ITERATION_TOKEN_BUCKETS = 15, // 1 8 16 32 ... 16384, +Inf
-    NUM_FRONT_COUNTERS = 512,
+    NUM_FRONT_COUNTERS = 1024,
+};
+
+/** What the time of a step goes into. */
+enum step_phase {
+    STEP_PHASE_SCHEDULE,
+    STEP_PHASE_EXECUTE,
+    STEP_PHASE_UPDATE,
+    STEP_PHASE_SEND,
+    NUM_STEP_PHASES,
 };
 
 /** Written by the EngineCore alone, but for state, pid and generation, which the launcher sets when
@@ -49,6 +58,7 @@ struct engine_page {
     _Atomic int64_t num_computed_prompt_tokens, num_recomputed_tokens, num_generated_tokens;
     _Atomic int64_t iteration_tokens_buckets[NUM_ITERATION_TOKEN_BUCKETS]; // not cumulative
     _Atomic int64_t iteration_tokens_sum;
+    _Atomic int64_t step_phase_ns[NUM_STEP_PHASES];
 };
 
 /** Written by one API server alone, but for pid and num_unfinished, which the launcher clears

@@ -158,6 +158,33 @@ bool weights_has(const struct weights *w, const char *name)
            checkpoint_find(&w->store->checkpoint, str_from(full.text)) >= 0;
 }
 
+/** "model.layers.3.self_attn.q_norm.weight" is a norm: the innermost module decides first. */
+static enum weight_kind kind_of(const char *name)
+{
+    static const struct {
+        const char *part;
+        enum weight_kind kind;
+    } KINDS[] = {
+        {"norm", WEIGHT_KIND_NORMS},       {"embed", WEIGHT_KIND_EMBEDDINGS},
+        {"lm_head", WEIGHT_KIND_HEAD},     {"attn", WEIGHT_KIND_ATTENTION},
+        {"mlp", WEIGHT_KIND_MLP},          {"moe", WEIGHT_KIND_MLP},
+        {"feed_forward", WEIGHT_KIND_MLP},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(KINDS); i++) {
+        if (strstr(name, KINDS[i].part))
+            return KINDS[i].kind;
+    }
+    return WEIGHT_KIND_OTHER;
+}
+
+static void count_bytes(struct weight_store *store, enum weight_kind kind, int64_t copied,
+                        int64_t mapped)
+{
+    store->bytes.copied += copied;
+    store->bytes.mapped += mapped;
+    store->kind_bytes[kind] += copied + mapped;
+}
+
 static bool is_float(enum dtype dtype)
 {
     return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
@@ -276,7 +303,7 @@ enum status weights_vector(const struct weights *w, const char *name, int64_t n,
     *out = NULL;
     TRY(find_source(w, full_name(w, name, ""), -1, n, &source, err));
     size_t size_bytes = (size_t)n * dtype_size(dtype);
-    store->bytes.copied += (int64_t)size_bytes;
+    count_bytes(store, kind_of(source.name.text), (int64_t)size_bytes, 0);
     if (store->options.mode == WEIGHTS_PLAN)
         return STATUS_OK;
     void *values = arena_alloc(&store->arena, size_bytes);
@@ -342,18 +369,19 @@ static enum status join_sources(const struct weights *w, const struct source *so
 
 /** Hands a weight to the backend and settles who owns its memory; `copy` (or NULL) is the host's
  *  copy behind w->data. */
-static enum status prepare(struct weight_store *store, struct weight *weight, void *copy,
-                           int64_t size_bytes, struct error *err)
+static enum status prepare(struct weight_store *store, enum weight_kind kind, struct weight *weight,
+                           void *copy, int64_t size_bytes, struct error *err)
 {
     struct device *dev = store->dev;
-    size_t prepared_bytes = dev->ops.prepared_weight_bytes(dev, weight);
-    if (store->options.mode == WEIGHTS_PLAN) {
-        bool is_mapped = weight->data != NULL;
-        store->bytes.copied +=
-            prepared_bytes ? (int64_t)prepared_bytes : (is_mapped ? 0 : size_bytes);
-        store->bytes.mapped += prepared_bytes || !is_mapped ? 0 : size_bytes;
+    bool is_plan = store->options.mode == WEIGHTS_PLAN;
+    int64_t prepared_bytes = (int64_t)dev->ops.prepared_weight_bytes(dev, weight);
+    bool is_copied = prepared_bytes > 0 || (is_plan ? !weight->data : copy != NULL);
+    if (is_copied)
+        count_bytes(store, kind, prepared_bytes > 0 ? prepared_bytes : size_bytes, 0);
+    else
+        count_bytes(store, kind, 0, size_bytes);
+    if (is_plan)
         return STATUS_OK;
-    }
     enum status status = dev->ops.prepare_weight(dev, weight, err);
     if (weight->is_packed) {
         keep_allocation(store, (void *)(uintptr_t)weight->data, true);
@@ -361,10 +389,6 @@ static enum status prepare(struct weight_store *store, struct weight *weight, vo
     } else if (copy) {
         keep_allocation(store, copy, false);
     }
-    if (prepared_bytes || copy)
-        store->bytes.copied += prepared_bytes ? (int64_t)prepared_bytes : size_bytes;
-    else
-        store->bytes.mapped += size_bytes;
     return status;
 }
 
@@ -373,7 +397,8 @@ static enum status load_bias(const struct weights *w, const struct weights_part 
                              struct error *err)
 {
     struct weight_store *store = w->store;
-    store->bytes.copied += out_features * (int64_t)sizeof(float);
+    count_bytes(store, kind_of(full_name(w, parts[0].module, ".bias").text),
+                out_features * (int64_t)sizeof(float), 0);
     float *bias = NULL;
     if (store->options.mode == WEIGHTS_LOAD)
         bias = arena_array(&store->arena, float, out_features);
@@ -414,7 +439,7 @@ enum status weights_matrix(const struct weights *w, const struct weights_part *p
         return status;
     }
     int64_t size_bytes = out_features * in_features * (int64_t)dtype_size(dtype);
-    return prepare(w->store, out, copy, size_bytes, err);
+    return prepare(w->store, kind_of(sources[0].name.text), out, copy, size_bytes, err);
 }
 
 enum status weights_table(const struct weights *w, const char *name, int64_t rows, int64_t cols,
@@ -438,10 +463,8 @@ enum status weights_table(const struct weights *w, const char *name, int64_t row
     }
     // The table is only ever read; a tensor's pointer has no const of its own.
     *out = tensor_2d((void *)(uintptr_t)data, dtype, rows, cols);
-    if (is_in_place)
-        w->store->bytes.mapped += size_bytes;
-    else
-        w->store->bytes.copied += size_bytes;
+    count_bytes(w->store, kind_of(source.name.text), is_in_place ? 0 : size_bytes,
+                is_in_place ? size_bytes : 0);
     return status;
 }
 
@@ -456,7 +479,7 @@ enum status weights_matrix_from_table(const struct weights *w, struct tensor tab
     if (!store->dev->has_host_memory) // on the device already, in a form that it multiplies
         return STATUS_OK;
     size_t prepared_bytes = store->dev->ops.prepared_weight_bytes(store->dev, out);
-    store->bytes.copied += (int64_t)prepared_bytes;
+    count_bytes(store, WEIGHT_KIND_HEAD, (int64_t)prepared_bytes, 0);
     if (store->options.mode == WEIGHTS_PLAN)
         return STATUS_OK;
     enum status status = store->dev->ops.prepare_weight(store->dev, out, err);
@@ -470,7 +493,7 @@ enum status weights_reserve(const struct weights *w, size_t size_bytes, void **o
 {
     struct weight_store *store = w->store;
     *out = NULL;
-    store->bytes.copied += (int64_t)size_bytes;
+    count_bytes(store, WEIGHT_KIND_TABLES, (int64_t)size_bytes, 0);
     if (store->options.mode == WEIGHTS_PLAN)
         return STATUS_OK;
     *out = store->dev->ops.alloc(store->dev, size_bytes);

@@ -38,6 +38,18 @@ struct weight_bytes {
     int64_t copied; // converted, joined, packed or made up
 };
 
+/** What parameters are for, told from their names. */
+enum weight_kind {
+    WEIGHT_KIND_EMBEDDINGS,
+    WEIGHT_KIND_ATTENTION,
+    WEIGHT_KIND_MLP, // experts too
+    WEIGHT_KIND_NORMS,
+    WEIGHT_KIND_HEAD,
+    WEIGHT_KIND_TABLES, // computed from the configuration
+    WEIGHT_KIND_OTHER,
+    NUM_WEIGHT_KINDS,
+};
+
 struct weight_allocation;
 
 /** All parameters of one model. Filled by one thread; immutable once loaded. */
@@ -47,6 +59,7 @@ struct weight_store {
     struct checkpoint checkpoint;
     bool *is_used; // [checkpoint.num_tensors]
     struct weight_bytes bytes;
+    int64_t kind_bytes[NUM_WEIGHT_KINDS]; // of both sorts
     struct weight_allocation *allocations;
     struct arena arena; // vectors, names
 };

@@ -447,3 +447,33 @@ size_t decoder_max_bytes(const struct decoder *decoder, struct str token)
     }
     return max_bytes < INT32_MAX ? max_bytes : INT32_MAX;
 }
+
+struct str decoder_token_bytes(const struct decoder *decoder, struct str token, struct arena *arena)
+{
+    // Between two others, so that no rule for either end of a text applies.
+    struct str three[3] = {STR("a"), token, STR("a")};
+    struct spellings spellings = {three, 3, arena};
+    char *bytes;
+    size_t len;
+    for (int i = 0; i < decoder->num_steps; i++) {
+        const struct step *step = &decoder->steps[i];
+        if (step->kind == STEP_FUSE)
+            break; // what follows sees the whole text
+        if (step->kind == STEP_BYTE_LEVEL) {
+            bytes = arena_alloc(arena, three[1].len + 1);
+            if (byte_level_decode(three[1], bytes, &len))
+                three[1] = (struct str){bytes, len};
+        } else if (step->kind == STEP_BYTE_FALLBACK) {
+            if (byte_token(three[1]) < 0)
+                continue;
+            bytes = arena_alloc(arena, 1);
+            bytes[0] = (char)byte_token(three[1]);
+            return (struct str){bytes, 1};
+        } else {
+            apply_step(step, &spellings);
+        }
+    }
+    if (!decoder->joins_with_blanks)
+        return three[1];
+    return join(&(struct spellings){(struct str[]){(struct str){0}, three[1]}, 2, arena}, STR(" "));
+}

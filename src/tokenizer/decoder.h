@@ -19,5 +19,10 @@ void decoder_destroy(struct decoder *decoder);
 struct str decoder_apply(const struct decoder *decoder, struct str *tokens, size_t num_tokens,
                          struct arena *arena);
 
+/** The bytes that a token spelled in this way adds inside a text, though they may be no whole
+ *  characters. In `arena`. */
+struct str decoder_token_bytes(const struct decoder *decoder, struct str token,
+                               struct arena *arena);
+
 /** The most bytes of text that a token spelled in this way can stand for. */
 size_t decoder_max_bytes(const struct decoder *decoder, struct str token);

@@ -144,6 +144,14 @@ struct str tokenizer_id_to_token(const struct tokenizer *tokenizer, int32_t id)
     return vocabulary_token(&tokenizer->vocabulary, id);
 }
 
+struct str tokenizer_token_bytes(const struct tokenizer *tokenizer, int32_t id, struct arena *arena)
+{
+    struct str token = tokenizer_id_to_token(tokenizer, id);
+    if (token.len == 0 || tokenizer_is_special(tokenizer, id))
+        return (struct str){0};
+    return decoder_token_bytes(tokenizer->decoder, token, arena);
+}
+
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id)
 {
     return id >= 0 && id < tokenizer->vocabulary.size &&

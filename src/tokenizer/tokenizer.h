@@ -27,8 +27,8 @@ void tokenizer_destroy(struct tokenizer *tokenizer);
  * Encodes UTF-8 `text` by byte-pair merges (Sennrich et al. 2016, arXiv:1508.07909); with
  * `add_special_tokens` the post-processor's template (BOS, EOS) is applied. Malformed bytes count
  * as U+FFFD. Returns `*num_tokens` ids that live in `arena`. Cannot fail: bytes that the vocabulary
- * lacks become byte tokens or its unknown token. Time is n log n in the length of the text, which is
- * 2 GiB at most.
+ * lacks become byte tokens or its unknown token. Time is n log n in the length of the text, which
+ * is 2 GiB at most.
  */
 int32_t *tokenizer_encode(const struct tokenizer *tokenizer, struct str text,
                           bool add_special_tokens, struct arena *arena, int32_t *num_tokens);
@@ -46,6 +46,13 @@ int32_t tokenizer_token_to_id(const struct tokenizer *tokenizer, struct str toke
 
 /** The spelling of a token as tokenizer.json has it; empty for an unknown id. */
 struct str tokenizer_id_to_token(const struct tokenizer *tokenizer, int32_t id);
+
+/**
+ * The bytes that a token adds inside a text: of a character that is spread over several tokens only
+ * its part. Empty for special and for unknown tokens, which stand for no text. In `arena`.
+ */
+struct str tokenizer_token_bytes(const struct tokenizer *tokenizer, int32_t id,
+                                 struct arena *arena);
 
 /** Whether the id is an added token marked special. */
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);

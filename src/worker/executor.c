@@ -32,6 +32,7 @@ enum status executor_create(struct executor **out, const struct engine_config *c
         return status;
     }
     *out = executor;
+    log_info("Loading weights took %.2f seconds", (double)executor->runner.load_ns / 1e9);
     log_info("Model loading took %.2f GiB and %.6f seconds (%s, %d threads)",
              (double)(config->weight_bytes + config->mapped_bytes) / (1024.0 * 1024 * 1024),
              (double)(clock_monotonic_ns() - start_ns) / 1e9, executor->runner.dev.ops.name,

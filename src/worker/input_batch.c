@@ -129,6 +129,8 @@ void input_batch_deinit(struct input_batch *batch)
     if (!batch || !batch->memory)
         return;
     struct device *dev = batch->options.dev;
+    for (int32_t i = 0; i < batch->options.max_num_seqs; i++)
+        free(batch->rows[i].extra);
     munmap(batch->memory, batch->memory_bytes);
     if (batch->device_memory != batch->host_memory)
         dev->ops.free(dev, batch->device_memory);
@@ -148,8 +150,33 @@ static void copy_array(const void *to, const void *from, size_t count, size_t si
         memcpy((void *)(uintptr_t)to, from, count * size_bytes); // `to` is the row's own array
 }
 
-static void copy_sampling(struct sampling_params *own, const struct sampling_params *from)
+/** Arrays that few requests have and whose bounds are too wide to hold room for them in each row.
+ */
+static void copy_extra(struct batch_row *row, struct sampling_params *copy,
+                       const struct sampling_params *from)
 {
+    CHECK(from->num_bad_word_ints >= 0 && from->num_bad_word_ints <= MAX_BAD_WORD_INTS);
+    CHECK(from->num_automaton_words >= 0 && from->num_automaton_words <= MAX_AUTOMATON_WORDS);
+    CHECK(from->num_logprob_token_ids >= 0 && from->num_logprob_token_ids <= MAX_LOGPROB_TOKEN_IDS);
+    size_t num_bad = (size_t)from->num_bad_word_ints, num_words = (size_t)from->num_automaton_words;
+    size_t num_listed = (size_t)from->num_logprob_token_ids;
+    size_t bytes = (num_bad + num_words + num_listed) * sizeof(int32_t);
+    if (bytes > row->extra_bytes) {
+        row->extra = xrealloc(row->extra, bytes);
+        row->extra_bytes = bytes;
+    }
+    int32_t *ints = (int32_t *)(void *)row->extra;
+    copy->bad_words = ints;
+    copy->logprob_token_ids = ints ? ints + num_bad : NULL;
+    copy->automaton = ints ? (uint32_t *)ints + num_bad + num_listed : NULL;
+    copy_array(copy->bad_words, from->bad_words, num_bad, sizeof(int32_t));
+    copy_array(copy->logprob_token_ids, from->logprob_token_ids, num_listed, sizeof(int32_t));
+    copy_array(copy->automaton, from->automaton, num_words, sizeof(uint32_t));
+}
+
+static void copy_sampling(struct batch_row *row, const struct sampling_params *from)
+{
+    struct sampling_params *own = &row->sampling;
     CHECK(from->num_stop_token_ids >= 0 && from->num_stop_token_ids <= MAX_STOP_TOKEN_IDS);
     CHECK(from->num_logit_bias >= 0 && from->num_logit_bias <= MAX_LOGIT_BIAS);
     CHECK(from->num_allowed_token_ids >= 0 && from->num_allowed_token_ids <= MAX_ALLOWED_TOKEN_IDS);
@@ -163,6 +190,7 @@ static void copy_sampling(struct sampling_params *own, const struct sampling_par
                sizeof(struct logit_bias));
     copy_array(copy.allowed_token_ids, from->allowed_token_ids, (size_t)from->num_allowed_token_ids,
                sizeof(int32_t));
+    copy_extra(row, &copy, from);
     *own = copy;
 }
 
@@ -177,7 +205,8 @@ static void add_request(struct input_batch *batch, const struct scheduled_new_re
     row->num_prompt_tokens = request->num_prompt_tokens;
     row->num_tokens = request->num_tokens;
     memcpy(row->token_ids, request->token_ids, (size_t)request->num_tokens * sizeof(int32_t));
-    copy_sampling(&row->sampling, request->sampling);
+    copy_sampling(row, request->sampling);
+    row->automaton_state = 0;
     memset(row->num_blocks, 0, sizeof(row->num_blocks));
 }
 

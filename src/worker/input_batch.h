@@ -27,6 +27,11 @@ struct batch_row {
     int32_t num_prompt_tokens, num_tokens;
     int32_t *token_ids;              // prompt, then outputs
     struct sampling_params sampling; // its arrays are the row's own
+    int32_t automaton_state;         // after the outputs so far; moved by who knows their bytes
+    // Of the few requests with bad words, an automaton or listed log-probabilities: taken when one
+    // comes, kept for the next.
+    char *extra;
+    size_t extra_bytes;
     int32_t num_blocks[MAX_KV_CACHE_GROUPS];
     int32_t *block_table[MAX_KV_CACHE_GROUPS];
 };

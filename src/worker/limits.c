@@ -127,7 +127,7 @@ enum status limits_settle_batch(struct engine_config *config, struct error *err)
     const struct serve_options *options = config->options;
     bool has_tokens = options->max_num_batched_tokens > 0, has_seqs = options->max_num_seqs > 0;
     bool is_gpu = config->device == DEVICE_CUDA;
-    bool is_large = config->device_total_bytes >= (int64_t)LARGE_GPU_GIB << 30;
+    bool is_large = config->memory_total_bytes >= (int64_t)LARGE_GPU_GIB << 30;
     int32_t tokens = !is_gpu    ? CPU_BATCHED_TOKENS
                      : is_large ? LARGE_GPU_BATCHED_TOKENS
                                 : GPU_BATCHED_TOKENS;

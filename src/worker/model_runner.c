@@ -3,8 +3,10 @@
 
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "structured_output/token_trie.h"
 #include "worker/host_memory.h"
 #include "worker/worker_device.h"
 
@@ -66,7 +68,8 @@ struct runner_sizes model_runner_sizes(const struct engine_config *config,
     sizes.batch_bytes = input_batch_bytes(&batch);
     sizes.step_bytes = input_batch_step_bytes(&batch);
     sizes.list_bytes =
-        (size_t)tokens * (sizeof(struct logits_row) + sizeof(int32_t)) +
+        (size_t)tokens *
+            (sizeof(struct logits_row) + sizeof(struct token_logprobs) + sizeof(int32_t)) +
         (size_t)config->max_num_seqs * (sizeof(struct row_output) + sizeof(struct token_logprobs));
     return sizes;
 }
@@ -126,11 +129,13 @@ static enum status allocate_kv_pool(struct model_runner *runner, struct error *e
 static enum status load_model(struct model_runner *runner, struct error *err)
 {
     const struct engine_config *config = runner->config;
+    int64_t start_ns = clock_monotonic_ns();
     struct weight_store_options options;
     TRY(worker_weight_options(&options, config->device, config->options, config->model,
                               WEIGHTS_LOAD, err));
     TRY(weight_store_open(&runner->weights, &runner->dev, &options, err));
     TRY(model_load(&runner->model, config->model, config->max_model_len, &runner->weights, err));
+    runner->load_ns = clock_monotonic_ns() - start_ns;
     const struct weight_bytes *bytes = &runner->weights.bytes;
     if (bytes->copied != config->weight_bytes || bytes->mapped != config->mapped_bytes)
         return error_set(err, STATUS_INVALID,
@@ -229,6 +234,7 @@ void model_runner_deinit(struct model_runner *runner)
     free(runner->logits_rows);
     free(runner->outputs);
     free(runner->sampled_logprobs);
+    token_trie_destroy(runner->tokens);
     input_batch_deinit(&runner->batch);
     weight_store_close(&runner->weights);
     device_deinit(dev);

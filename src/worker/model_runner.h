@@ -35,6 +35,8 @@ struct step_graphs {
     void *recordings[MAX_GRAPHS];
 };
 
+struct token_trie;
+
 /** Bytes of a step's memory, as planned and as allocated. */
 struct runner_sizes {
     int32_t logits_rows;     // computed at a time: a slice
@@ -52,12 +54,15 @@ struct model_runner {
     struct device dev;
     struct weight_store weights;
     struct model model;
+    int64_t load_ns; // how long the weights took
     struct runner_sizes sizes;
     void *kv_pool;
     struct layer_cache *caches; // [num_hidden_layers]
     struct input_batch batch;
     const struct scheduler_output *step; // in flight
     struct forward fwd;
+    struct token_trie *tokens; // NULL until the first request with an automaton
+    bool tokens_failed;        // they could not be read: such requests fail
 
     struct logits_row *logits_rows; // [max_num_batched_tokens]: this step's, in batch order
     int32_t num_logits_rows;

@@ -15,6 +15,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "structured_output/token_trie.h"
+#include "worker/constraint.h"
 #include "worker/sampler.h"
 
 /** Lists the prompt positions whose log-probabilities this step can tell: position p's come from
@@ -47,6 +49,7 @@ static bool is_plain(const struct batch_row *row)
 {
     const struct sampling_params *p = &row->sampling;
     return p->num_logprobs < 0 && p->num_logit_bias == 0 && p->num_allowed_token_ids == 0 &&
+           p->num_bad_word_ints == 0 && p->num_automaton_words == 0 &&
            p->repetition_penalty == 1.0f && p->frequency_penalty == 0.0f &&
            p->presence_penalty == 0.0f && row->num_tokens - row->num_prompt_tokens >= p->min_tokens;
 }
@@ -107,8 +110,14 @@ static void use_logits(struct model_runner *runner, const struct logits_row *log
                          row->sampling.num_prompt_logprobs, logits_row->logprobs, arena);
         return;
     }
-    const struct sampler_history history = {row->token_ids, row->num_prompt_tokens,
-                                            row->num_tokens};
+    struct sampler_history history = {row->token_ids, row->num_prompt_tokens, row->num_tokens,
+                                      NULL};
+    struct token_constraint constraint;
+    if (row->sampling.num_automaton_words > 0) {
+        if (!constraint_find(&constraint, runner->tokens, row, vocab_size, arena))
+            return; // no token: the request fails
+        history.constraint = &constraint;
+    }
     struct row_output *output = &runner->outputs[logits_row->seq];
     struct token_logprobs *logprobs = &runner->sampled_logprobs[logits_row->seq];
     output->token_id =
@@ -221,12 +230,54 @@ static int32_t find_graph(const struct model_runner *runner)
     return -1;
 }
 
+/** The bytes of all tokens, read when the first request needs them: a start that nobody asks for
+ *  structured output does not pay for it. */
+static void load_tokens(struct model_runner *runner)
+{
+    const struct serve_options *o = runner->config->options;
+    struct error err = {0};
+    int64_t start_ns = clock_monotonic_ns();
+    if (token_trie_load(&runner->tokens, o->tokenizer ? o->tokenizer : o->model, &err) !=
+        STATUS_OK) {
+        log_error("structured output is not possible: %s", err.message);
+        runner->tokens_failed = true;
+        return;
+    }
+    log_info("Structured output: %d tokens by their bytes, %.1f MiB, read in %.1f ms",
+             token_trie_num_tokens(runner->tokens),
+             (double)token_trie_bytes(runner->tokens) / (1024 * 1024),
+             (double)(clock_monotonic_ns() - start_ns) / 1e6);
+}
+
+/** Brings the automata of requests that come (or come back) to where their outputs have led. */
+static void start_automata(struct model_runner *runner, const struct scheduler_output *step)
+{
+    for (int32_t i = 0; i < step->num_new_requests; i++) {
+        struct batch_row *row = &runner->batch.rows[step->new_requests[i].row];
+        if (row->sampling.num_automaton_words == 0)
+            continue;
+        if (!runner->tokens && !runner->tokens_failed)
+            load_tokens(runner);
+        constraint_advance(row, runner->tokens, row->num_prompt_tokens);
+    }
+}
+
+/** A drawn token becomes part of its row. */
+static void append_token(struct model_runner *runner, int32_t row_index, int32_t token_id)
+{
+    struct batch_row *row = &runner->batch.rows[row_index];
+    input_batch_append(&runner->batch, row_index, token_id);
+    if (row->sampling.num_automaton_words > 0)
+        constraint_advance(row, runner->tokens, row->num_tokens - 1);
+}
+
 void model_runner_submit(struct model_runner *runner, const struct scheduler_output *step)
 {
     struct device *dev = &runner->dev;
     runner->step = step;
     forget_last_step(runner);
     input_batch_update(&runner->batch, step);
+    start_automata(runner, step);
     input_batch_build(&runner->batch, step, &runner->fwd);
     list_logits_rows(runner, step);
     if (runner->fwd.num_tokens == 0)
@@ -256,7 +307,7 @@ enum status model_runner_collect(struct model_runner *runner, struct model_runne
     }
     for (int32_t seq = 0; seq < step->num_rows; seq++) {
         if (runner->outputs[seq].token_id >= 0)
-            input_batch_append(&runner->batch, step->rows[seq].row, runner->outputs[seq].token_id);
+            append_token(runner, step->rows[seq].row, runner->outputs[seq].token_id);
     }
     *result = (struct model_runner_output){step->num_rows, runner->outputs};
     return STATUS_OK;

@@ -1,6 +1,7 @@
 // Every size of an engine, from options and model, before a weight is read. The model's own load
 // code runs over the checkpoint's headers, so what is planned is what is loaded.
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -48,6 +49,22 @@ static enum status plan_groups(struct engine_config *config, struct error *err)
     return STATUS_OK;
 }
 
+/** What the sums consist of. */
+static void keep_parts(struct engine_config *config, const struct weight_store *store,
+                       const struct runner_sizes *sizes, const struct device *dev)
+{
+    for (int kind = 0; kind < NUM_WEIGHT_KINDS; kind++)
+        config->weight_kind_bytes[kind] = store->kind_bytes[kind];
+    int64_t *parts = config->workspace_part_bytes;
+    parts[WORKSPACE_ACTIVATIONS] = (int64_t)sizes->activation_bytes;
+    parts[WORKSPACE_BATCH] = (int64_t)sizes->step_bytes;
+    parts[WORKSPACE_LISTS] = (int64_t)sizes->list_bytes;
+    if (!dev->has_host_memory) // the rest is the host's
+        return;
+    parts[WORKSPACE_BATCH] += (int64_t)sizes->batch_bytes;
+    parts[WORKSPACE_SAMPLER] = (int64_t)sizes->sampler_bytes * sizes->num_threads;
+}
+
 /** Bytes of weights and of a step's memory, by a load that reads nothing. */
 static enum status plan_model(struct engine_config *config, struct error *err)
 {
@@ -70,6 +87,7 @@ static enum status plan_model(struct engine_config *config, struct error *err)
         const int64_t bytes_of_graph = 4 << 20;
         config->graph_bytes = step_graphs_count(config) * bytes_of_graph;
         config->workspace_bytes = runner_sizes_total(&sizes, &dev);
+        keep_parts(config, &store, &sizes, &dev);
     }
     weight_store_close(&store);
     device_deinit(&dev);
@@ -82,24 +100,18 @@ static int64_t used_without_cache(const struct engine_config *config)
            config->graph_bytes;
 }
 
-/** The memory that weights, workspace and cache share: a GPU's or the host's. */
-static struct host_memory device_memory(const struct engine_config *config)
-{
-    if (config->device == DEVICE_CPU)
-        return host_memory_read();
-    return (struct host_memory){config->device_total_bytes, config->device_free_bytes};
-}
-
 static const char *memory_owner(const struct engine_config *config)
 {
-    return config->device == DEVICE_CPU ? "this host" : "the GPU";
+    if (config->has_given_memory)
+        return "the given machine";
+    return config->device == DEVICE_CUDA ? "the GPU" : "this host";
 }
 
 /** What the KV cache may take: the flag's bytes, or the share of memory that is left. */
 static enum status plan_available(struct engine_config *config, struct error *err)
 {
     const struct serve_options *options = config->options;
-    struct host_memory host = device_memory(config);
+    struct host_memory host = {config->memory_total_bytes, config->memory_free_bytes};
     int64_t used = used_without_cache(config);
     if (options->kv_cache_memory_bytes >= 0) {
         config->available_bytes = options->kv_cache_memory_bytes;
@@ -118,6 +130,13 @@ static enum status plan_available(struct engine_config *config, struct error *er
     return STATUS_OK;
 }
 
+/** Blocks that one request of full length needs. */
+static int64_t blocks_of_one(const struct engine_config *config)
+{
+    return layer_groups_blocks(&config->kv_cache, config->max_model_len,
+                               config->max_num_batched_tokens);
+}
+
 static enum status refuse_no_block(const struct engine_config *config, struct error *err)
 {
     int64_t block_bytes = config->kv_cache.block_bytes;
@@ -128,23 +147,33 @@ static enum status refuse_no_block(const struct engine_config *config, struct er
             "VLLM_CPU_KVCACHE_SPACE) gives %" PRId64 " bytes, one block of %d tokens takes %" PRId64
             ". Use at least --kv-cache-memory-bytes %" PRId64,
             config->available_bytes, config->kv_cache.block_size, block_bytes, block_bytes);
+    // The least share with which one request of full length fits, if there is one.
+    int64_t total = config->memory_total_bytes;
+    int64_t needed = used_without_cache(config) + blocks_of_one(config) * block_bytes;
+    double share = ceil(100.0 * (double)needed / (double)total) / 100;
+    char remedy[128];
+    if (share <= 1 && needed <= config->memory_free_bytes)
+        snprintf(remedy, sizeof(remedy), "--gpu-memory-utilization %.2f fits", share);
+    else
+        snprintf(remedy, sizeof(remedy), "with these flags it needs %s, of which %s are free",
+                 byte_text(needed).text, byte_text(config->memory_free_bytes).text);
     return error_set_field(
         err, STATUS_OUT_OF_MEMORY, "--gpu-memory-utilization",
         "No available memory for the cache blocks: weights and workspace take %s of what "
-        "--gpu-memory-utilization %g of %s's memory leaves free. Try increasing "
-        "`gpu_memory_utilization` when initializing the engine, or lower --max-num-batched-tokens "
-        "(%d) or --max-num-seqs (%d)",
+        "--gpu-memory-utilization %g of %s's memory (%s) leaves free. Try increasing "
+        "`gpu_memory_utilization` when initializing the engine: %s; or lower "
+        "--max-num-batched-tokens (%d), --max-num-seqs (%d) or --max-model-len (%d). `vllm plan` "
+        "with the same flags shows what each would change",
         byte_text(used_without_cache(config)).text, config->options->gpu_memory_utilization,
-        memory_owner(config), config->max_num_batched_tokens, config->max_num_seqs);
+        memory_owner(config), byte_text(total).text, remedy, config->max_num_batched_tokens,
+        config->max_num_seqs, config->max_model_len);
 }
 
 static enum status refuse_length(const struct engine_config *config, int32_t longest,
                                  struct error *err)
 {
     const struct kv_cache_config *kv_cache = &config->kv_cache;
-    int64_t needed =
-        layer_groups_blocks(kv_cache, config->max_model_len, config->max_num_batched_tokens) *
-        kv_cache->block_bytes;
+    int64_t needed = blocks_of_one(config) * kv_cache->block_bytes;
     int64_t available = kv_cache->num_blocks * kv_cache->block_bytes;
     bool is_override = config->options->num_gpu_blocks_override > 0;
     char remedy[160];
@@ -173,9 +202,7 @@ static int64_t blocks_of_memory(const struct engine_config *config)
     const struct kv_cache_config *kv_cache = &config->kv_cache;
     int64_t blocks = config->available_bytes / kv_cache->block_bytes;
     if (config->options->kv_cache_memory_bytes < 0) // more than all requests together is no use
-        blocks = min_i64(blocks, config->max_num_seqs *
-                                     layer_groups_blocks(kv_cache, config->max_model_len,
-                                                         config->max_num_batched_tokens));
+        blocks = min_i64(blocks, config->max_num_seqs * blocks_of_one(config));
     return max_i64(0, min_i64(blocks, INT32_MAX / kv_cache->block_size));
 }
 
@@ -186,7 +213,7 @@ static enum status plan_blocks(struct engine_config *config, struct error *err)
     int32_t override = config->options->num_gpu_blocks_override;
     int64_t blocks = blocks_of_memory(config);
     if (override > 0) {
-        int64_t total = device_memory(config).total_bytes - used_without_cache(config);
+        int64_t total = config->memory_total_bytes - used_without_cache(config);
         if (override > INT32_MAX / kv_cache->block_size || override > total / kv_cache->block_bytes)
             return error_set_field(err, STATUS_OUT_OF_MEMORY, "--num-gpu-blocks-override",
                                    "--num-gpu-blocks-override %d: blocks of %s do not fit into "
@@ -219,15 +246,15 @@ static int32_t longest_length(const struct engine_config *config)
                                 config->max_model_len, config->max_num_batched_tokens);
 }
 
-/** A GPU's memory before anything of ours is there. */
+/** Which device, and a GPU's memory before anything of ours is there. */
 static enum status plan_device(struct engine_config *config, struct error *err)
 {
     config->device = worker_device_kind(config->options);
-    if (config->device == DEVICE_CPU)
+    if (config->device == DEVICE_CPU || config->has_given_memory)
         return STATUS_OK;
     struct device dev;
     TRY(worker_device_open(&dev, config->device, config->options, 1, err));
-    dev.ops.memory_info(&dev, &config->device_total_bytes, &config->device_free_bytes);
+    dev.ops.memory_info(&dev, &config->memory_total_bytes, &config->memory_free_bytes);
     device_deinit(&dev);
     return STATUS_OK;
 }
@@ -249,11 +276,28 @@ static enum status plan(struct engine_config *config, struct error *err)
     return longest < config->max_model_len ? refuse_length(config, longest, err) : STATUS_OK;
 }
 
+enum status engine_config_plan_for(struct engine_config *config,
+                                   const struct serve_options *options,
+                                   const struct model_config *model, int64_t memory_bytes,
+                                   struct error *err)
+{
+    struct host_memory memory = {memory_bytes, memory_bytes};
+    if (memory_bytes == 0)
+        memory = host_memory_read();
+    *config = (struct engine_config){
+        .options = options,
+        .model = model,
+        .has_given_memory = memory_bytes != 0,
+        .memory_total_bytes = memory.total_bytes,
+        .memory_free_bytes = memory.available_bytes,
+    };
+    return plan(config, err);
+}
+
 enum status engine_config_plan(struct engine_config *config, const struct serve_options *options,
                                const struct model_config *model, struct error *err)
 {
-    *config = (struct engine_config){.options = options, .model = model};
-    enum status status = plan(config, err);
+    enum status status = engine_config_plan_for(config, options, model, 0, err);
     if (status != STATUS_OK)
         engine_config_deinit(config);
     return status;

@@ -1,7 +1,8 @@
 // Logits → token ids and log-probabilities.
 //
-// The order is vLLM's: raw log-probabilities first; then allowed ids, bias, min_tokens; repetition,
-// frequency and presence penalty; then greedy, or temperature, min-p, top-k, top-p and a draw.
+// The order is vLLM's: the mask of structured output, then log-probabilities; then allowed ids,
+// bias, min_tokens, bad words; repetition, frequency and presence penalty; then greedy, or
+// temperature, min-p, top-k, top-p and a draw.
 //
 // min-p and top-k are thresholds on the logit, so they need no exponentials; top-k keeps the k
 // largest in a heap, top-p sums slices of the logits and orders the one slice where the mass is
@@ -13,6 +14,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "structured_output/token_trie.h"
 
 /** Tokens that may still be drawn, ids rising; weights are exponentials, not yet divided by their
  *  total. */
@@ -85,6 +87,22 @@ static void keep_allowed(float *logits, int32_t vocab_size, const struct samplin
     }
 }
 
+/** The last token of each sequence, where the tokens before it are those of the answer's end. */
+static void forbid_bad_words(float *logits, int32_t vocab_size,
+                             const struct sampling_params *params,
+                             const struct sampler_history *history)
+{
+    int32_t num_outputs = history->num_tokens - history->num_prompt_tokens;
+    for (int32_t i = 0; i < params->num_bad_word_ints; i += 1 + params->bad_words[i]) {
+        int32_t num_before = params->bad_words[i] - 1;
+        const int32_t *word = params->bad_words + i + 1;
+        if (num_before <= num_outputs &&
+            memcmp(history->token_ids + history->num_tokens - num_before, word,
+                   (size_t)num_before * sizeof(*word)) == 0)
+            forbid(logits, vocab_size, word[num_before]);
+    }
+}
+
 static void apply_penalties(float *logits, int32_t vocab_size, const struct sampling_params *params,
                             const struct sampler_history *history, struct arena *arena)
 {
@@ -122,11 +140,13 @@ static void adjust_logits(float *logits, int32_t vocab_size, const struct sampli
         if (is_token(params->logit_bias[i].token_id, vocab_size))
             logits[params->logit_bias[i].token_id] += params->logit_bias[i].bias;
     }
-    if (history->num_tokens - history->num_prompt_tokens < params->min_tokens) {
+    bool must_end = history->constraint && history->constraint->must_end;
+    if (history->num_tokens - history->num_prompt_tokens < params->min_tokens && !must_end) {
         forbid(logits, vocab_size, params->eos_token_id);
         for (int32_t i = 0; i < params->num_stop_token_ids; i++)
             forbid(logits, vocab_size, params->stop_token_ids[i]);
     }
+    forbid_bad_words(logits, vocab_size, params, history);
     apply_penalties(logits, vocab_size, params, history, arena);
 }
 
@@ -341,16 +361,51 @@ static int32_t draw(const struct candidates *c, double uniform)
     return drawn;
 }
 
+/** Takes away what structured output forbids. False: a logit is not finite, which the mask must not
+ *  hide. */
+static bool constrain(float *logits, int32_t vocab_size, const struct token_constraint *constraint)
+{
+    if (arg_max(logits, vocab_size) < 0)
+        return false;
+    for (int32_t id = 0; id < vocab_size; id++) {
+        if (!token_mask_has(constraint->mask, id))
+            logits[id] = -INFINITY;
+    }
+    return true;
+}
+
 void sampler_distribution(float *logits, int32_t vocab_size, const struct sampling_params *params,
                           const struct sampler_history *history, double *probs, struct arena *arena)
 {
     struct arena_mark mark = arena_mark(arena);
-    struct candidates c;
-    find_candidates(&c, logits, vocab_size, params, history, arena);
+    struct candidates c = {0};
+    if (!history->constraint || constrain(logits, vocab_size, history->constraint))
+        find_candidates(&c, logits, vocab_size, params, history, arena);
     memset(probs, 0, (size_t)vocab_size * sizeof(*probs));
     for (int32_t i = 0; i < c.num; i++)
         probs[c.ids[i]] = c.weights[i] / c.total;
     arena_release(arena, mark);
+}
+
+/** Log-probabilities and rank for ids that are listed; the first is the token's own. */
+static void fill_logprobs(const float *logits, int32_t vocab_size, const int32_t *ids,
+                          int32_t num_ids, struct token_logprobs *out, struct arena *arena)
+{
+    float max = -INFINITY;
+    int32_t rank = 0;
+    for (int32_t id = 0; id < vocab_size; id++) {
+        max = fmaxf(max, logits[id]);
+        rank += logits[id] >= logits[ids[0]];
+    }
+    double sum = 0;
+    for (int32_t id = 0; id < vocab_size; id++)
+        sum += exp((double)logits[id] - max);
+    double log_sum = log(sum) + max;
+    float *logprobs = arena_array(arena, float, num_ids);
+    for (int32_t i = 0; i < num_ids; i++)
+        logprobs[i] = (float)(logits[ids[i]] - log_sum);
+    *out = (struct token_logprobs){
+        .num_entries = num_ids, .token_ids = ids, .logprobs = logprobs, .rank = rank};
 }
 
 void sampler_logprobs(const float *logits, int32_t vocab_size, int32_t token_id, int32_t num_top,
@@ -359,8 +414,6 @@ void sampler_logprobs(const float *logits, int32_t vocab_size, int32_t token_id,
     CHECK(is_token(token_id, vocab_size));
     num_top = max_i32(0, min_i32(num_top, vocab_size));
     int32_t *ids = arena_array(arena, int32_t, (size_t)num_top + 1);
-    float *logprobs = arena_array(arena, float, (size_t)num_top + 1);
-
     ids[0] = token_id;
     int32_t *heap = ids + 1;
     select_top(heap, num_top, logits, vocab_size);
@@ -370,21 +423,27 @@ void sampler_logprobs(const float *logits, int32_t vocab_size, int32_t token_id,
         heap[left] = root;
         sift_down(heap, left, 0, logits, true);
     }
+    fill_logprobs(logits, vocab_size, ids, num_top + 1, out, arena);
+}
 
-    float max = -INFINITY;
-    int32_t rank = 0;
-    for (int32_t id = 0; id < vocab_size; id++) {
-        max = fmaxf(max, logits[id]);
-        rank += logits[id] >= logits[token_id];
+/** What the request wants to know of the logits that `token_id` was drawn from. */
+static void sampled_logprobs(const float *logits, int32_t vocab_size, int32_t token_id,
+                             const struct sampling_params *params, struct token_logprobs *out,
+                             struct arena *arena)
+{
+    int32_t num_ids = params->num_logprob_token_ids;
+    if (num_ids == 0) {
+        sampler_logprobs(logits, vocab_size, token_id, params->num_logprobs, out, arena);
+        return;
     }
-    double sum = 0;
-    for (int32_t id = 0; id < vocab_size; id++)
-        sum += exp((double)logits[id] - max);
-    double log_sum = log(sum) + max;
-    for (int32_t i = 0; i <= num_top; i++)
-        logprobs[i] = (float)(logits[ids[i]] - log_sum);
-    *out = (struct token_logprobs){
-        .num_entries = num_top + 1, .token_ids = ids, .logprobs = logprobs, .rank = rank};
+    int32_t *ids = arena_array(arena, int32_t, (size_t)num_ids + 1);
+    int32_t num_known = 0;
+    ids[num_known++] = token_id;
+    for (int32_t i = 0; i < num_ids; i++) {
+        if (is_token(params->logprob_token_ids[i], vocab_size))
+            ids[num_known++] = params->logprob_token_ids[i];
+    }
+    fill_logprobs(logits, vocab_size, ids, num_known, out, arena);
 }
 
 int32_t sampler_sample(float *logits, int32_t vocab_size, const struct sampling_params *params,
@@ -392,6 +451,8 @@ int32_t sampler_sample(float *logits, int32_t vocab_size, const struct sampling_
                        struct arena *arena)
 {
     float *raw = NULL;
+    if (history->constraint && !constrain(logits, vocab_size, history->constraint))
+        return -1;
     if (params->num_logprobs >= 0) {
         raw = arena_array(arena, float, vocab_size);
         memcpy(raw, logits, (size_t)vocab_size * sizeof(*raw));
@@ -403,6 +464,6 @@ int32_t sampler_sample(float *logits, int32_t vocab_size, const struct sampling_
     int32_t token_id = draw(&c, philox_uniform(params->seed, position));
     arena_release(arena, mark);
     if (raw && token_id >= 0)
-        sampler_logprobs(raw, vocab_size, token_id, params->num_logprobs, logprobs, arena);
+        sampled_logprobs(raw, vocab_size, token_id, params, logprobs, arena);
     return token_id;
 }

@@ -1,6 +1,7 @@
-// Logits → token ids and log-probabilities, one row at a time, in vLLM's order: logprobs of the raw
-// logits; allowed ids, logit bias, min_tokens; repetition, frequency and presence penalty; greedy
-// or temperature, min-p, top-k, top-p; a draw from Philox keyed by the request's seed.
+// Logits → token ids and log-probabilities, one row at a time, in vLLM's order: the mask of
+// structured output; logprobs of the logits as they are then; allowed ids, logit bias, min_tokens,
+// bad words; repetition, frequency and presence penalty; greedy or temperature, min-p, top-k,
+// top-p; a draw from Philox keyed by the request's seed.
 #pragma once
 
 #include <stdbool.h>
@@ -9,10 +10,17 @@
 #include "base/arena.h"
 #include "message/message.h"
 
+/** What structured output leaves of the vocabulary. */
+struct token_constraint {
+    const uint32_t *mask; // a bit for each token
+    bool must_end;        // of all tokens only those that end the answer
+};
+
 /** A row's history: what penalties and the random stream depend on. */
 struct sampler_history {
     const int32_t *token_ids; // prompt, then outputs
     int32_t num_prompt_tokens, num_tokens;
+    const struct token_constraint *constraint; // NULL: none
 };
 
 /**

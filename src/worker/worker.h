@@ -9,9 +9,19 @@
 #include "config/hf_config.h"
 #include "config/options.h"
 #include "message/message.h"
+#include "model_loader/weights.h"
 #include "ops/ops.h"
 
 struct executor;
+
+/** What the memory of a step is for. */
+enum workspace_part {
+    WORKSPACE_ACTIVATIONS, // hidden states, layers' temporaries, a slice of logits
+    WORKSPACE_BATCH,       // the persistent batch and the step's arrays: token ids, block tables
+    WORKSPACE_LISTS,       // rows that need logits, outputs, prompt logprobs
+    WORKSPACE_SAMPLER,     // of all threads
+    NUM_WORKSPACE_PARTS,
+};
 
 /** What the engine has settled after reading options and model; every size is final. */
 struct engine_config {
@@ -22,12 +32,17 @@ struct engine_config {
     int32_t max_num_batched_tokens;
     struct kv_cache_config kv_cache;
     enum device_kind device;
-    int64_t device_total_bytes, device_free_bytes; // of a GPU, before anything is loaded
-    int64_t graph_bytes;                           // set aside for CUDA graphs
+    int64_t graph_bytes;     // set aside for CUDA graphs
     int64_t workspace_bytes; // activations, logits, tables: all that a step needs
     int64_t weight_bytes;    // prepared copies on the device
     int64_t mapped_bytes;    // weights used in place from the mapped files
     int64_t available_bytes; // what the KV cache could be given
+
+    // For the table: what the sums above consist of, and out of what memory.
+    int64_t weight_kind_bytes[NUM_WEIGHT_KINDS];
+    int64_t workspace_part_bytes[NUM_WORKSPACE_PARTS];
+    bool has_given_memory; // not this machine's, but as the caller said
+    int64_t memory_total_bytes, memory_free_bytes;
 };
 
 /**
@@ -40,11 +55,24 @@ NODISCARD enum status engine_config_plan(struct engine_config *config,
                                          const struct serve_options *options,
                                          const struct model_config *model, struct error *err);
 
+/**
+ * As engine_config_plan() for a machine that has `memory_bytes` of memory, all of it free (0: this
+ * machine as it is). After OUT_OF_MEMORY `config` keeps what was settled, for a report. It is to be
+ * deinitialised in any case.
+ */
+NODISCARD enum status engine_config_plan_for(struct engine_config *config,
+                                             const struct serve_options *options,
+                                             const struct model_config *model, int64_t memory_bytes,
+                                             struct error *err);
+
 /** Frees what planning allocated (layer lists). */
 void engine_config_deinit(struct engine_config *config);
 
 /** Logs the plan as a table, before a weight is read. */
 void engine_config_log(const struct engine_config *config);
+
+/** Logs the size of the cache as operators' scripts look for it, once it is there. */
+void engine_config_log_cache(const struct engine_config *config);
 
 /**
  * Maps the checkpoint, builds the model and allocates exactly what was planned. `config`, its

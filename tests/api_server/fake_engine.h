@@ -33,6 +33,7 @@ struct fake_engine {
     atomic_bool stop, paused, fail_next;
     atomic_int step_ms, tokens_per_step;
     atomic_int num_adds, num_aborts, num_resumed, num_live, last_resumed_outputs;
+    pthread_mutex_t script_lock; // = {0}: unlocked
     int32_t script[FAKE_MAX_SCRIPT], num_script;
     // The thread's.
     struct channel *channel;
@@ -205,7 +206,9 @@ static void fake_step(struct fake_engine *e)
         if (!r->used)
             continue;
         client = r->core.client_index;
+        pthread_mutex_lock(&e->script_lock);
         fake_step_one(e, r, &outputs[count++]);
+        pthread_mutex_unlock(&e->script_lock);
     }
     if (count == 0)
         return;

@@ -27,7 +27,7 @@ static int setup(void **state)
     if (shared_page_create(&page, 2, &err) != STATUS_OK)
         return 1;
     page->engine.max_model_len = 2048;
-    page->engine.num_blocks = 101;
+    page->engine.num_blocks = 100;
     page->engine.state = ENGINE_STATE_READY;
     *state = page;
     return 0;
@@ -41,7 +41,7 @@ static int teardown(void **state)
 
 static char *render(struct shared_page *page, int32_t client_index)
 {
-    struct metrics m = {page, &options, client_index};
+    struct metrics m = {page, &options, client_index, NULL};
     struct buf out = {0};
     metrics_render(&m, &out);
     buf_append_char(&out, '\0');
@@ -109,7 +109,7 @@ static void all_series_stand_at_zero_from_the_start(void **state)
 
 static void rows_of_all_servers_add_up(void **state)
 {
-    struct metrics a = {*state, &options, 0}, b = {*state, &options, 1};
+    struct metrics a = {*state, &options, 0, NULL}, b = {*state, &options, 1, NULL};
     metrics_count(&a, METRIC_GENERATION_TOKENS, 3);
     metrics_count(&b, METRIC_GENERATION_TOKENS, 4);
     metrics_success(&a, FINISH_REASON_ABORT);
@@ -126,7 +126,7 @@ static void rows_of_all_servers_add_up(void **state)
 
 static void counters_take_no_negative_or_unreal_values(void **state)
 {
-    struct metrics m = {*state, &options, 0};
+    struct metrics m = {*state, &options, 0, NULL};
     metrics_count(&m, METRIC_PROMPT_TOKENS, -5);
     metrics_observe(&m, METRIC_E2E_LATENCY, -1);
     metrics_observe(&m, METRIC_E2E_LATENCY, 0.0 / 0.0);
@@ -139,7 +139,7 @@ static void counters_take_no_negative_or_unreal_values(void **state)
 
 static void histograms_are_cumulative_and_agree_with_their_count(void **state)
 {
-    struct metrics m = {*state, &options, 0};
+    struct metrics m = {*state, &options, 0, NULL};
     const double values[] = {0.001, 0.0011, 0.3, 3, 5000};
     for (size_t i = 0; i < ARRAY_LEN(values); i++)
         metrics_observe(&m, METRIC_TIME_TO_FIRST_TOKEN, values[i]);
@@ -167,7 +167,7 @@ static void histograms_are_cumulative_and_agree_with_their_count(void **state)
 
 static void every_name_has_one_type_and_every_line_reads(void **state)
 {
-    struct metrics m = {*state, &options, 0};
+    struct metrics m = {*state, &options, 0, NULL};
     for (int h = 0; h < NUM_METRIC_HANDLERS; h++)
         metrics_http(&m, h, 200 + 100 * (h % 4), 0.05, 10, 20);
     metrics_http(&m, HANDLER_EXCLUDED, 200, 0.05, 10, 20);
@@ -195,7 +195,7 @@ static void every_name_has_one_type_and_every_line_reads(void **state)
 
 static void http_requests_are_told_apart_by_handler_and_status(void **state)
 {
-    struct metrics m = {*state, &options, 0};
+    struct metrics m = {*state, &options, 0, NULL};
     metrics_http(&m, HANDLER_CHAT, 200, 0.2, 100, 1000);
     metrics_http(&m, HANDLER_CHAT, 404, 0.2, 100, 1000);
     metrics_http(&m, HANDLER_NONE, 404, 0.2, 0, 10);

@@ -157,9 +157,63 @@ static void texts_of_tokens_join_to_the_text(void **state)
     buf_deinit(&joined);
 }
 
+/** The answer's length when it ends, over outputs that come `stride` at a time. */
+static int32_t length_with_rule(const int32_t *outputs, int32_t num, int32_t stride,
+                                struct repetition_rule rule, int32_t min_tokens,
+                                enum finish_reason *reason)
+{
+    const struct stop_matcher none = stop_matcher_make(NULL, 0, false);
+    struct output_processor *p = make(&none);
+    p->options.repetition = rule;
+    p->options.min_tokens = min_tokens;
+    p->engine.output_token_ids = xcalloc((size_t)num, sizeof(*outputs));
+    for (int32_t i = 0; i < num; i += stride) {
+        int32_t count = min_i32(stride, num - i);
+        memcpy(p->engine.output_token_ids + i, outputs + i, (size_t)count * sizeof(*outputs));
+        p->engine.core.num_output_tokens = i + count;
+        struct engine_core_output output = {.num_new_tokens = count,
+                                            .new_token_ids = outputs + i,
+                                            .finish_reason = FINISH_REASON_NONE,
+                                            .stop_token_id = -1};
+        if (output_processor_update(p, &output))
+            break;
+    }
+    *reason = p->finish_reason;
+    int32_t len = p->num_tokens;
+    output_processor_deinit(p);
+    free(p);
+    return len;
+}
+
+static void repeated_patterns_end_an_answer_at_the_same_token_however_it_comes(void **state)
+{
+    (void)state;
+    static const int32_t outputs[] = {9, 5, 6, 7, 5, 6, 7, 5, 6, 7, 7, 7};
+    const struct {
+        struct repetition_rule rule;
+        int32_t min_tokens, expected; // 0: goes on
+    } rows[] = {
+        {{1, 3, 2}, 0, 7},  {{1, 3, 3}, 0, 10}, {{1, 3, 3}, 11, 12},
+        {{1, 2, 3}, 0, 12}, {{1, 2, 4}, 0, 0},  {{3, 3, 3}, 0, 10},
+        {{4, 6, 2}, 0, 0},  {{0, 0, 0}, 0, 0},  {{1, 4096, 2}, 0, 7},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        for (int32_t stride = 1; stride <= (int32_t)ARRAY_LEN(outputs); stride++) {
+            enum finish_reason reason;
+            int32_t len = length_with_rule(outputs, ARRAY_LEN(outputs), stride, rows[i].rule,
+                                           rows[i].min_tokens, &reason);
+            assert_int_equal(reason,
+                             rows[i].expected ? FINISH_REASON_REPETITION : FINISH_REASON_NONE);
+            assert_int_equal(len,
+                             rows[i].expected ? rows[i].expected : (int32_t)ARRAY_LEN(outputs));
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(repeated_patterns_end_an_answer_at_the_same_token_however_it_comes),
         cmocka_unit_test(every_cut_into_three_steps_gives_the_same_text),
         cmocka_unit_test(prompt_logprobs_that_come_again_are_taken_once),
         cmocka_unit_test(the_token_the_engine_stopped_at_is_counted_and_not_shown),

@@ -24,6 +24,13 @@
 #define COMPLETIONS "/v1/completions"
 #define SCRIPT_TEXT "The quick brown fox \xF0\x9F\xA6\x8A jumps over the lazy dog. "
 
+/** Servers are forked while the engine's thread runs, and have threads of their own. */
+const char *__tsan_default_options(void);
+__attribute__((visibility("default"))) const char *__tsan_default_options(void)
+{
+    return "die_after_fork=0";
+}
+
 struct fixture {
     struct serve_options options;
     struct shared_page *page;
@@ -113,8 +120,10 @@ static void script_text(struct fake_engine *e, const char *text)
     struct arena arena = {0};
     int32_t count;
     const int32_t *ids = tokenizer_encode(tokenizer, str_from(text), false, &arena, &count);
+    pthread_mutex_lock(&e->script_lock);
     e->num_script = min_i32(count, FAKE_MAX_SCRIPT);
     memcpy(e->script, ids, (size_t)e->num_script * sizeof(*ids));
+    pthread_mutex_unlock(&e->script_lock);
     arena_deinit(&arena);
 }
 
@@ -419,7 +428,9 @@ static void requests_end_at_eos_and_at_stop_tokens(void **state)
     char *expected = script_prefix(f, 5);
     const int32_t ends[] = {eos, end_of_text};
     for (int i = 0; i < 2; i++) {
+        pthread_mutex_lock(&f->engine.script_lock);
         f->engine.script[5] = ends[i];
+        pthread_mutex_unlock(&f->engine.script_lock);
         json_t *a =
             post(f, COMPLETIONS, "{\"prompt\":\"x\",\"seed\":0,\"return_token_ids\":true}", 200);
         assert_string_equal(text_at(a, "choices.0.text"), expected);
@@ -432,7 +443,9 @@ static void requests_end_at_eos_and_at_stop_tokens(void **state)
             assert_int_equal(int_at(a, "choices.0.stop_reason"), end_of_text);
         json_decref(a);
     }
+    pthread_mutex_lock(&f->engine.script_lock);
     f->engine.script[5] = kept;
+    pthread_mutex_unlock(&f->engine.script_lock);
     free(expected);
 }
 
@@ -774,9 +787,13 @@ static void a_slow_reader_gets_everything_in_the_end(void **state)
 {
     struct fixture *f = *state;
     json_t *whole = post(f, COMPLETIONS, "{\"prompt\":\"x\",\"max_tokens\":400,\"seed\":0}", 200);
-    int fd = http_start(f->port, "POST", COMPLETIONS, "",
-                        STR("{\"prompt\":\"x\",\"max_tokens\":400,\"seed\":0,\"stream\":true,"
-                            "\"n\":16,\"logprobs\":20}"));
+    char id[501] = {0}, body[1024]; // every chunk carries it
+    memset(id, 'x', sizeof(id) - 1);
+    snprintf(body, sizeof(body),
+             "{\"prompt\":\"x\",\"max_tokens\":400,\"seed\":0,\"stream\":true,\"n\":48,"
+             "\"request_id\":\"%s\"}",
+             id);
+    int fd = http_start(f->port, "POST", COMPLETIONS, "", str_from(body));
     sleep(2); // more piles up than the sockets hold
     struct http_answer a = http_finish(fd);
     struct events e = parse_events(a.body);
@@ -800,7 +817,7 @@ static void errors_have_the_right_code_type_and_param(void **state)
         const char *type, *param, *message;
     } rows[] = {
         {CHAT, "{\"model\":\"nope\"," MESSAGES "}", 404, "NotFoundError", "model",
-         "The model `nope` does not exist."},
+         "The model `nope` does not exist. Served here: `demo`, `alias`."},
         {COMPLETIONS, "{\"prompt\":\"x\",\"top_p\":0}", 400, "BadRequestError", "top_p",
          "top_p must be in (0, 1], got 0.0. (parameter=top_p, value=0.0)"},
         {CHAT, "{\"model\":\"demo\"}", 400, "Bad Request", "body.messages",

@@ -153,7 +153,7 @@ test('a chunked body, one byte a chunk, is served', async () => {
 });
 
 test('a body above the limit is answered with 413 and not kept in memory', async () => {
-  const size = 160 * 1024 * 1024;
+  const size = 400 * 1024 * 1024;
   const front = execFileSync('ps', ['--no-headers', '-o', 'pid,args', '--ppid', String(server.pid)], { encoding: 'utf8' })
     .split('\n').find((line) => line.includes('APIServer')).trim().split(' ')[0];
   const rss = () => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${front}/status`, 'utf8'))[1]);
@@ -170,7 +170,7 @@ test('a body above the limit is answered with 413 and not kept in memory', async
     setTimeout(() => socket.destroy(), 20_000).unref();
   });
   assert.match(answer, /^HTTP\/1\.1 413/);
-  assert.ok(rss() - before < 64 * 1024, 'it was not gathered');
+  assert.ok(rss() - before < 200 * 1024, 'it was not gathered');
   await alive();
 });
 
@@ -190,22 +190,30 @@ test('a hundred clients that leave at odd moments leave nothing behind', async (
 
 test('SIGTERM ends a running stream with a reason, never with silence', async () => {
   const other = await Server.start(['--served-model-name', 'demo']);
-  const stream = other.stream('/v1/completions', long);
-  await until('it runs', 5, async () => (await other.metric('vllm:num_requests_running')) === 1);
-  const code = other.stop();
-  const events = await stream;
-  assert.equal(events.at(-1), '[DONE]');
-  const last = events.at(-2);
-  assert.ok(last.error || last.choices?.[0]?.finish_reason === 'abort', JSON.stringify(last));
-  assert.equal(await code, 0);
+  try {
+    const stream = other.stream('/v1/completions', long);
+    await until('it runs', 5, async () => (await other.metric('vllm:num_requests_running')) === 1);
+    const code = other.stop();
+    const events = await stream;
+    assert.equal(events.at(-1), '[DONE]');
+    const last = events.at(-2);
+    assert.ok(last.error || last.choices?.[0]?.finish_reason === 'abort', JSON.stringify(last));
+    assert.equal(await code, 0);
+  } finally {
+    await other.stop();
+  }
 });
 
 test('with a drain time SIGTERM lets a stream finish', async () => {
   const other = await Server.start(['--served-model-name', 'demo', '--shutdown-timeout', '20']);
-  const stream = other.stream('/v1/completions', { ...long, max_tokens: 200 });
-  await until('it runs', 5, async () => (await other.metric('vllm:num_requests_running')) === 1);
-  const code = other.stop();
-  const events = await stream;
-  assert.equal(events.at(-2).choices[0].finish_reason, 'length');
-  assert.equal(await code, 0);
+  try {
+    const stream = other.stream('/v1/completions', { ...long, max_tokens: 200 });
+    await until('it runs', 5, async () => (await other.metric('vllm:num_requests_running')) === 1);
+    const code = other.stop();
+    const events = await stream;
+    assert.equal(events.at(-2).choices[0].finish_reason, 'length');
+    assert.equal(await code, 0);
+  } finally {
+    await other.stop();
+  }
 });

@@ -10,6 +10,9 @@ export const root = path.resolve(here, '..', '..');
 export const binary = process.env.VLLM_BINARY ?? path.join(root, 'build', 'debug', 'vllm');
 export const demo = path.join(root, 'models', 'demo');
 
+// The server warns of VLLM_* variables that it does not know.
+const { VLLM_BINARY: _, ...environment } = process.env;
+
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** Polls `condition` (may be async) until it is truthy; fails after `seconds`. */
@@ -44,7 +47,7 @@ export class Server {
       binary,
       ['serve', model, '--host', '127.0.0.1', '--port', String(server.port), ...args],
       {
-        env: { ...process.env, VLLM_CPU_KVCACHE_SPACE: '1', ...env },
+        env: { ...environment, VLLM_CPU_KVCACHE_SPACE: '1', ...env },
         stdio: ['ignore', 'pipe', 'pipe'],
       },
     );

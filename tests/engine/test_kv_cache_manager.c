@@ -41,7 +41,7 @@ static void init(struct kv_cache_manager *kv, int32_t num_blocks, int32_t num_gr
         config.groups[g].kind = windows[g] > 0 ? KV_CACHE_GROUP_SLIDING : KV_CACHE_GROUP_FULL;
         config.groups[g].window = windows[g];
     }
-    kv_cache_manager_init(kv, &config, MAX_LEN, MAX_BATCHED, true);
+    kv_cache_manager_init(kv, &config, MAX_LEN, MAX_BATCHED, BLOCK_HASH_XXHASH);
 }
 
 static const int32_t FULL[] = {0};
@@ -293,7 +293,7 @@ static void without_prefix_caching_nothing_is_found(void **state)
     (void)state;
     struct kv_cache_config config = {.block_size = BLOCK_SIZE, .num_blocks = 20, .num_groups = 1};
     struct kv_cache_manager kv;
-    kv_cache_manager_init(&kv, &config, MAX_LEN, MAX_BATCHED, false);
+    kv_cache_manager_init(&kv, &config, MAX_LEN, MAX_BATCHED, BLOCK_HASH_NONE);
     struct sample a, b;
     sample_init(&a, &kv, 0, "");
     sample_init(&b, &kv, 0, "");

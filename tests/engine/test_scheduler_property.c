@@ -2,6 +2,9 @@
 // printed when it fails; VLLM_PROPERTY_STEPS raises the number of steps.
 #include "engine/fake_worker.h"
 
+#include "base/buf.h"
+#include "engine/recorder.h"
+#include "engine/replay.h"
 #include "engine/scheduler.h"
 
 enum { MAX_LIVE = 48, DEFAULT_STEPS = 400000, MAX_PROMPT = 90, NUM_CLIENTS = 3 };
@@ -22,11 +25,13 @@ struct world {
     struct kv_cache_config kv;
     struct scheduler_config config;
     struct scheduler scheduler;
+    struct recorder recorder;
     struct fake_worker worker;
     struct client_request requests[MAX_LIVE];
     uint64_t next_id;
     int64_t now_ns;
     int64_t num_finished, num_hits, num_preemptions, num_tokens;
+    int64_t num_replayed, num_compared_snapshots, num_gaps;
 };
 
 static uint64_t next_random(struct world *w)
@@ -147,8 +152,17 @@ static void add_request(struct world *w)
         .sampling = r->sampling,
     };
     struct error err = {0};
+    recorder_checkpoint(&w->recorder, &w->scheduler);
     assert_int_equal(scheduler_add(&w->scheduler, &message, w->now_ns, &err), STATUS_OK);
+    recorder_add(&w->recorder, &w->scheduler, r->id);
     assert_int_equal(scheduler_add(&w->scheduler, &message, w->now_ns, &err), STATUS_INVALID);
+}
+
+static void abort_one(struct world *w, int32_t client_index, uint64_t id, enum finish_reason reason)
+{
+    recorder_checkpoint(&w->recorder, &w->scheduler);
+    recorder_abort(&w->recorder, client_index, &id, 1, reason);
+    scheduler_abort(&w->scheduler, client_index, &id, 1, reason);
 }
 
 static void abort_some(struct world *w, int32_t rarity)
@@ -159,9 +173,9 @@ static void abort_some(struct world *w, int32_t rarity)
             continue;
         bool reports = one_in(w, 4);
         enum finish_reason reason = reports ? FINISH_REASON_ABORT : FINISH_REASON_NONE;
-        scheduler_abort(&w->scheduler, (r->client_index + 1) % NUM_CLIENTS, &r->id, 1, reason);
-        scheduler_abort(&w->scheduler, r->client_index, &r->id, 1, reason);
-        scheduler_abort(&w->scheduler, r->client_index, &r->id, 1, reason);
+        abort_one(w, (r->client_index + 1) % NUM_CLIENTS, r->id, reason);
+        abort_one(w, r->client_index, r->id, reason);
+        abort_one(w, r->client_index, r->id, reason);
         if (reports)
             r->aborted = true; // an output will say so
         else
@@ -317,7 +331,9 @@ static void run_step(struct world *w, int32_t abort_rarity)
     struct model_runner_output result;
     struct engine_core_outputs outputs[MAX_API_SERVERS];
     w->now_ns++;
+    recorder_checkpoint(&w->recorder, s);
     bool runs = scheduler_schedule(s, w->now_ns, &step);
+    recorder_step(&w->recorder, s, runs, &step, w->now_ns);
     check_step(w, &step, decoding, num_decoding, preemptions);
     check_blocks(w);
     if (runs) {
@@ -326,11 +342,35 @@ static void run_step(struct world *w, int32_t abort_rarity)
         fake_worker_run(&w->worker, &step, &result);
     }
     scheduler_update(s, w->now_ns, runs ? &step : NULL, runs ? &result : NULL, outputs);
+    const struct step_durations durations = {0};
+    recorder_update(&w->recorder, s, w->now_ns, runs ? &step : NULL, &result, outputs, &durations);
     check_blocks(w);
     for (int32_t c = 0; c < MAX_API_SERVERS; c++) {
         for (int32_t i = 0; i < outputs[c].num_outputs; i++)
             take_output(w, c, &outputs[c].outputs[i]);
     }
+}
+
+// What the recorder kept of the round gives the same decisions again.
+static void replay_round(struct world *w)
+{
+    const struct recorder *rec = &w->recorder;
+    const struct recorder_half *other = &rec->halves[1 - rec->current];
+    const struct recorder_half *current = &rec->halves[rec->current];
+    struct buf file = {0};
+    buf_append(&file, (struct str){(const char *)rec->head, rec->head_bytes});
+    if (rec->has_other)
+        buf_append(&file, (struct str){(const char *)other->bytes, other->used});
+    buf_append(&file, (struct str){(const char *)current->bytes, current->used});
+    struct replay_report report;
+    struct error err = {0};
+    if (replay_run(buf_str(&file), 0, &report, &err) != STATUS_OK)
+        fail_msg("replay: %s", err.message);
+    assert_false(report.is_cut);
+    w->num_replayed += report.num_steps;
+    w->num_compared_snapshots += report.num_snapshots - 1;
+    w->num_gaps += rec->num_gaps;
+    buf_deinit(&file);
 }
 
 static void run_round(struct world *w, uint64_t seed, int64_t num_steps)
@@ -339,6 +379,8 @@ static void run_round(struct world *w, uint64_t seed, int64_t num_steps)
     w->random = seed;
     choose_config(w);
     scheduler_init(&w->scheduler, &w->config);
+    recorder_init(&w->recorder, &w->scheduler);
+    w->recorder.capacity = (size_t)pick(w, 1, 24) * 16384; // small halves, so that they turn
     fake_worker_init(&w->worker, &w->kv, w->config.max_num_seqs);
     w->worker.salt_of = salt_of;
     w->worker.random = seed;
@@ -350,9 +392,12 @@ static void run_round(struct world *w, uint64_t seed, int64_t num_steps)
         if (one_in(w, 20))
             abort_some(w, abort_rarity);
         run_step(w, abort_rarity);
-        if (one_in(w, 100))
-            assert_int_equal(scheduler_reset_prefix_cache(&w->scheduler),
-                             block_pool_num_used(&w->scheduler.kv.pool) == 0);
+        if (one_in(w, 100)) {
+            recorder_checkpoint(&w->recorder, &w->scheduler);
+            bool is_free = block_pool_num_used(&w->scheduler.kv.pool) == 0;
+            assert_int_equal(scheduler_reset_prefix_cache(&w->scheduler), is_free);
+            recorder_reset(&w->recorder, is_free);
+        }
     }
     // No more arrivals: everything ends, in a number of steps that the work bounds.
     for (int32_t left = MAX_LIVE * FAKE_MAX_LEN * 4; scheduler_has_work(&w->scheduler); left--) {
@@ -364,8 +409,10 @@ static void run_round(struct world *w, uint64_t seed, int64_t num_steps)
     assert_int_equal(w->scheduler.requests.len, 0);
     assert_int_equal(block_pool_num_used(&w->scheduler.kv.pool), 0);
     assert_true(scheduler_reset_prefix_cache(&w->scheduler));
+    replay_round(w);
     w->num_hits += w->scheduler.stats.prefix_cache_hits;
     w->num_preemptions += w->scheduler.stats.num_preemptions;
+    recorder_deinit(&w->recorder);
     scheduler_deinit(&w->scheduler);
     fake_worker_deinit(&w->worker);
 }
@@ -397,6 +444,10 @@ static void random_traffic_keeps_every_invariant(void **state)
                   (long long)w->num_finished, (long long)w->num_tokens, (long long)w->num_hits,
                   (long long)w->num_preemptions);
     assert_true(w->num_finished > num_steps / 100);
+    print_message("%lld steps replayed, %lld snapshots compared, %lld gaps\n",
+                  (long long)w->num_replayed, (long long)w->num_compared_snapshots,
+                  (long long)w->num_gaps);
+    assert_true(w->num_replayed > num_steps / 10 && w->num_compared_snapshots > 0);
     assert_true(w->num_hits > 0 && w->num_preemptions > 0);
     free(w);
 }

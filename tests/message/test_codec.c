@@ -16,6 +16,8 @@
 static const int32_t tokens[] = {0, 1, 127, 128, 65535, 151935, INT32_MAX};
 static const int32_t other_tokens[] = {9, 8};
 static const float logprobs_a[] = {-0.5f, -INFINITY};
+static const int32_t bad_words[] = {2, 5, 6, 1, 9};
+static const uint32_t automaton[] = {2, 0, 1 | AUTOMATON_ACCEPTS, 1, 1u << 16 | 'z' << 8 | 'a'};
 static const struct logit_bias biases[] = {{5, -100.0f}, {6, INFINITY}};
 static const uint64_t ids[] = {1, UINT64_MAX, 1ull << 63};
 
@@ -34,6 +36,7 @@ static const struct engine_core_output outputs[] = {
         .num_prompt_logprobs = 2,
         .prompt_logprobs = rows,
         .finish_reason = FINISH_REASON_STOP,
+        .refusal = {REFUSAL_KV_CACHE, 4000, 3999},
         .stop_token_id = 8,
         .num_cached_tokens = 16,
         .num_preemptions = 2,
@@ -45,6 +48,34 @@ static const struct engine_core_output outputs[] = {
     {.request_id = 7, .finish_reason = FINISH_REASON_NONE, .stop_token_id = -1},
 };
 
+static const struct request_history histories[] = {
+    {.request_id = 1,
+     .external_id = UINT64_MAX,
+     .state = REQUEST_FINISHED,
+     .finish_reason = FINISH_REASON_LENGTH,
+     .num_prompt_tokens = 100,
+     .num_output_tokens = 7,
+     .num_cached_tokens = 16,
+     .num_ahead = 3,
+     .num_running_ahead = 4,
+     .now_ns = INT64_MAX,
+     .queued_ns = 1,
+     .scheduled_ns = 2,
+     .first_token_ns = 3,
+     .last_token_ns = 4,
+     .finished_ns = 5,
+     .num_held_steps = {1, 2, 3, 4, 5, 6},
+     .num_preemptions = MAX_HISTORY_PREEMPTIONS + 1,
+     .num_chunks = 2,
+     .preemptions = {{6, 7, 8, UINT64_MAX, 9, 10}, {11, 12, 13, 14, 15, 16}},
+     .chunks = {{17, 18, 0, 64}, {19, 20, 64, 36}},
+     .num_intervals = 6,
+     .sum_interval_ns = 600,
+     .min_interval_ns = 50,
+     .max_interval_ns = 200},
+    {.finish_reason = FINISH_REASON_NONE},
+};
+
 /** One message of every kind, all fields set. */
 static const struct message samples[] = {
     {.kind = MESSAGE_HELLO, .hello = {MESSAGE_VERSION, MAX_API_SERVERS - 1}},
@@ -52,6 +83,7 @@ static const struct message samples[] = {
      .add =
          {
              .request_id = 0xFEDCBA9876543210u,
+             .external_id = UINT64_MAX - 1,
              .client_index = 3,
              .priority = INT64_MIN,
              .arrival_time_ns = INT64_MAX,
@@ -79,6 +111,12 @@ static const struct message samples[] = {
                      .logit_bias = biases,
                      .num_allowed_token_ids = ARRAY_LEN(tokens),
                      .allowed_token_ids = tokens,
+                     .num_bad_word_ints = ARRAY_LEN(bad_words),
+                     .bad_words = bad_words,
+                     .num_automaton_words = ARRAY_LEN(automaton),
+                     .automaton = automaton,
+                     .num_logprob_token_ids = ARRAY_LEN(other_tokens),
+                     .logprob_token_ids = other_tokens,
                      .num_logprobs = 20,
                      .num_prompt_logprobs = -1,
                  },
@@ -88,6 +126,10 @@ static const struct message samples[] = {
     {.kind = MESSAGE_WELCOME, .welcome = {MESSAGE_VERSION, 12}},
     {.kind = MESSAGE_OUTPUTS, .outputs = {1, 123456789, ARRAY_LEN(outputs), outputs}},
     {.kind = MESSAGE_REPLY, .reply = {-1, true}},
+    {.kind = MESSAGE_DUMP_RECORDING, .dump_recording = {7}},
+    {.kind = MESSAGE_FIND_REQUEST, .find_request = {8, UINT64_MAX}},
+    {.kind = MESSAGE_DUMPED, .dumped = {9, true, {"/tmp/x", 6}}},
+    {.kind = MESSAGE_HISTORIES, .histories = {10, ARRAY_LEN(histories), histories}},
 };
 
 static void assert_array(const void *a, const void *b, int32_t num, size_t size)
@@ -125,6 +167,13 @@ static void assert_same_sampling(const struct sampling_params *a, const struct s
     assert_int_equal(a->num_allowed_token_ids, b->num_allowed_token_ids);
     assert_array(a->allowed_token_ids, b->allowed_token_ids, a->num_allowed_token_ids,
                  sizeof(int32_t));
+    assert_int_equal(a->num_bad_word_ints, b->num_bad_word_ints);
+    assert_array(a->bad_words, b->bad_words, a->num_bad_word_ints, sizeof(int32_t));
+    assert_int_equal(a->num_automaton_words, b->num_automaton_words);
+    assert_array(a->automaton, b->automaton, a->num_automaton_words, sizeof(uint32_t));
+    assert_int_equal(a->num_logprob_token_ids, b->num_logprob_token_ids);
+    assert_array(a->logprob_token_ids, b->logprob_token_ids, a->num_logprob_token_ids,
+                 sizeof(int32_t));
     assert_int_equal(a->num_logprobs, b->num_logprobs);
     assert_int_equal(a->num_prompt_logprobs, b->num_prompt_logprobs);
 }
@@ -132,6 +181,7 @@ static void assert_same_sampling(const struct sampling_params *a, const struct s
 static void assert_same_request(const struct engine_core_request *a,
                                 const struct engine_core_request *b)
 {
+    assert_true(a->external_id == b->external_id);
     assert_true(a->request_id == b->request_id && a->priority == b->priority &&
                 a->arrival_time_ns == b->arrival_time_ns);
     assert_int_equal(a->client_index, b->client_index);
@@ -156,6 +206,7 @@ static void assert_same_output(const struct engine_core_output *a,
     assert_int_equal(a->num_prompt_logprobs, b->num_prompt_logprobs);
     assert_same_logprobs(a->prompt_logprobs, b->prompt_logprobs, a->num_prompt_logprobs);
     assert_int_equal(a->finish_reason, b->finish_reason);
+    assert_memory_equal(&a->refusal, &b->refusal, sizeof(a->refusal));
     assert_int_equal(a->stop_token_id, b->stop_token_id);
     assert_int_equal(a->num_cached_tokens, b->num_cached_tokens);
     assert_int_equal(a->num_preemptions, b->num_preemptions);
@@ -194,6 +245,24 @@ static void assert_same_message(const struct message *a, const struct message *b
         break;
     case MESSAGE_REPLY:
         assert_true(a->reply.call_id == b->reply.call_id && a->reply.ok == b->reply.ok);
+        break;
+    case MESSAGE_DUMP_RECORDING:
+        assert_true(a->dump_recording.call_id == b->dump_recording.call_id);
+        break;
+    case MESSAGE_FIND_REQUEST:
+        assert_true(a->find_request.call_id == b->find_request.call_id &&
+                    a->find_request.external_id == b->find_request.external_id);
+        break;
+    case MESSAGE_DUMPED:
+        assert_true(a->dumped.call_id == b->dumped.call_id && a->dumped.ok == b->dumped.ok);
+        assert_true(str_eq(a->dumped.text, b->dumped.text));
+        break;
+    case MESSAGE_HISTORIES:
+        assert_true(a->histories.call_id == b->histories.call_id);
+        assert_int_equal(a->histories.num_histories, b->histories.num_histories);
+        for (int32_t i = 0; i < a->histories.num_histories; i++)
+            assert_memory_equal(&a->histories.histories[i], &b->histories.histories[i],
+                                sizeof(struct request_history));
         break;
     }
 }
@@ -335,8 +404,8 @@ static void values_out_of_range_are_refused_by_name(void **state)
     static const struct logit_bias nan_bias[] = {{1, NAN}};
     static const struct token_logprobs nan_row = {
         .num_entries = 1, .token_ids = other_tokens, .logprobs = nan_logprob};
-    struct message m[16];
-    const char *fields[16];
+    struct message m[24];
+    const char *fields[24];
     size_t n = 0;
 #define CASE(sample, field, change) \
     do {                            \
@@ -363,6 +432,20 @@ static void values_out_of_range_are_refused_by_name(void **state)
     m[n].add.sampling.num_logit_bias = 1;
     m[n].add.sampling.logit_bias = nan_bias;
     fields[n++] = "logit_bias";
+    static const int32_t too_long_word[] = {1, 7, 2, 7}, empty_word[] = {0};
+    static const uint32_t stray_edge[] = {1, 0, 1, 1u << 16 | 'a' << 8 | 'a'};
+    m[n] = samples[1];
+    m[n].add.sampling.num_bad_word_ints = ARRAY_LEN(too_long_word);
+    m[n].add.sampling.bad_words = too_long_word;
+    fields[n++] = "bad_words";
+    m[n] = samples[1];
+    m[n].add.sampling.num_bad_word_ints = ARRAY_LEN(empty_word);
+    m[n].add.sampling.bad_words = empty_word;
+    fields[n++] = "bad_words";
+    m[n] = samples[1];
+    m[n].add.sampling.num_automaton_words = ARRAY_LEN(stray_edge);
+    m[n].add.sampling.automaton = stray_edge;
+    fields[n++] = "automaton";
     struct engine_core_output output = outputs[0];
     output.num_new_tokens = 1;
     output.logprobs = &nan_row;
@@ -399,7 +482,7 @@ static void malformed_frames_are_refused(void **state)
         {STR("\x80"), "a map"},
         {STR("\x91\x01"), "an array of one"},
         {STR("\x92\x00\x00"), "kind 0"},
-        {STR("\x92\x05\x00"), "a kind between the two ranges"},
+        {STR("\x92\x07\x00"), "a kind between the two ranges"},
         {STR("\x92\x01\x01"), "HELLO without a client"},
         {STR("\x93\x01\xFF\x00"), "a negative version"},
         {STR("\x93\x01\xA1x\x00"), "a string for a number"},

@@ -65,8 +65,7 @@ static void check_prompt(struct driver *driver, const json_t *prompt, int32_t ch
     run.sampling.num_logprobs = VOCAB_SIZE;
     run.sampling.num_prompt_logprobs = 5;
     driver_run(driver, &run, 1, 0);
-    double recorded =
-        json_number_value(golden_get(golden_get(prompt, "bfloat16"), "rms_logit_diff"));
+    double recorded = recorded_rms(prompt);
     double rms = rms_of_last_logits(&run, golden_get(prompt, "last_logits"));
     const json_t *greedy = golden_get(prompt, "greedy");
     print_message("  %3d tokens, chunk %2d: rms %.4f (reference %.4f), greedy %d", run.num_prompt,

@@ -55,8 +55,9 @@ static void read_history(const json_t *params, struct sampler_history *history, 
     for (size_t i = 0; i < num_prompt + num_output; i++)
         ids[i] = (int32_t)json_integer_value(
             i < num_prompt ? json_array_get(prompt, i) : json_array_get(output, i - num_prompt));
-    *history =
-        (struct sampler_history){ids, (int32_t)num_prompt, (int32_t)(num_prompt + num_output)};
+    *history = (struct sampler_history){.token_ids = ids,
+                                        .num_prompt_tokens = (int32_t)num_prompt,
+                                        .num_tokens = (int32_t)(num_prompt + num_output)};
 }
 
 static void read_params(json_t *json, struct sampling_params *params, struct arena *arena)
@@ -169,7 +170,7 @@ static int32_t sample_at(const struct sampling_params *params, int32_t position,
     float logits[VOCAB];
     memcpy(logits, small_logits, sizeof(logits));
     int32_t *tokens = arena_calloc(arena, (size_t)position + 1, sizeof(int32_t));
-    struct sampler_history history = {tokens, 0, position};
+    struct sampler_history history = {tokens, 0, position, NULL};
     struct token_logprobs logprobs;
     int32_t token = sampler_sample(logits, VOCAB, params, &history, &logprobs, arena);
     arena_reset(arena);
@@ -200,7 +201,7 @@ static void prompt_length_does_not_move_the_stream(void **state)
         float logits[VOCAB];
         memcpy(logits, small_logits, sizeof(logits));
         int32_t tokens[9] = {0};
-        struct sampler_history history = {tokens, 5, 9};
+        struct sampler_history history = {tokens, 5, 9, NULL};
         int32_t token = sampler_sample(logits, VOCAB, &params, &history, NULL, *state);
         assert_int_equal(sample_at(&params, 4, *state), token);
     }
@@ -291,7 +292,7 @@ static void history_outside_the_vocabulary_is_skipped(void **state)
     params.logit_bias = bias;
     params.num_logit_bias = 2;
     static const int32_t tokens[] = {-1, VOCAB, INT32_MAX, INT32_MIN, 3};
-    struct sampler_history history = {tokens, 2, 5};
+    struct sampler_history history = {tokens, 2, 5, NULL};
     float logits[VOCAB];
     memcpy(logits, small_logits, sizeof(logits));
     // Token 3: 2 / 2 - 1.5 is below the 1 of token 1.
@@ -431,9 +432,116 @@ static void selection_equals_a_full_sort(void **state)
     }
 }
 
+/** Logits that fall with the id, so that without anything else token 0 is the likeliest. */
+static void fill_falling(float *logits, int32_t vocab_size)
+{
+    for (int32_t id = 0; id < vocab_size; id++)
+        logits[id] = (float)(vocab_size - id);
+}
+
+static struct sampling_params greedy_params(void)
+{
+    return (struct sampling_params){.top_p = 1,
+                                    .repetition_penalty = 1,
+                                    .max_tokens = 1,
+                                    .eos_token_id = -1,
+                                    .num_logprobs = -1};
+}
+
+static void a_bad_word_is_forbidden_only_behind_its_beginning(void **state)
+{
+    (void)state;
+    enum { SMALL_VOCAB = 8 };
+    struct arena arena = {0};
+    const int32_t bad_words[] = {1, 0, 3, 5, 6, 1}; // "0" alone, and "5 6 1"
+    const struct {
+        int32_t tokens[4];
+        int32_t num_prompt, num, expected;
+    } rows[] = {
+        {{5, 6}, 0, 2, 2},    // 0 is bad anywhere, 1 behind 5 6
+        {{5, 6}, 1, 2, 1},    // the prompt is no part of a word
+        {{6, 5, 6}, 0, 3, 2}, //
+        {{6, 6}, 0, 2, 1},    // another beginning
+        {{6}, 0, 1, 1},       // too short for one
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        float logits[SMALL_VOCAB];
+        struct sampling_params params = greedy_params();
+        params.num_bad_word_ints = 6;
+        params.bad_words = bad_words;
+        struct sampler_history history = {rows[i].tokens, rows[i].num_prompt, rows[i].num, NULL};
+        fill_falling(logits, SMALL_VOCAB);
+        assert_int_equal(sampler_sample(logits, SMALL_VOCAB, &params, &history, NULL, &arena),
+                         rows[i].expected);
+    }
+    arena_deinit(&arena);
+}
+
+static void a_constraint_leaves_only_its_tokens_and_ends_before_min_tokens(void **state)
+{
+    (void)state;
+    enum { SMALL_VOCAB = 70 };
+    struct arena arena = {0};
+    float logits[SMALL_VOCAB];
+    uint32_t mask[3] = {0, 1u << 8, 1u << 1}; // 40 and 65
+    struct token_constraint constraint = {mask, false};
+    struct sampler_history history = {NULL, 0, 0, &constraint};
+    struct sampling_params params = greedy_params();
+    struct token_logprobs logprobs;
+    params.num_logprobs = 2;
+    fill_falling(logits, SMALL_VOCAB);
+    assert_int_equal(sampler_sample(logits, SMALL_VOCAB, &params, &history, &logprobs, &arena), 40);
+    assert_int_equal(logprobs.token_ids[1], 40);
+    assert_int_equal(logprobs.token_ids[2], 65);
+    assert_true(logprobs.logprobs[0] <= 0 && logprobs.logprobs[0] > -1e-9);
+
+    params.min_tokens = 4;
+    params.eos_token_id = 40;
+    fill_falling(logits, SMALL_VOCAB);
+    assert_int_equal(sampler_sample(logits, SMALL_VOCAB, &params, &history, &logprobs, &arena), 65);
+    constraint.must_end = true;
+    mask[2] = 0;
+    fill_falling(logits, SMALL_VOCAB);
+    assert_int_equal(sampler_sample(logits, SMALL_VOCAB, &params, &history, &logprobs, &arena), 40);
+
+    fill_falling(logits, SMALL_VOCAB);
+    logits[3] = NAN; // though the mask would hide it
+    assert_int_equal(sampler_sample(logits, SMALL_VOCAB, &params, &history, &logprobs, &arena), -1);
+    arena_deinit(&arena);
+}
+
+static void listed_log_probabilities_take_the_place_of_the_likeliest(void **state)
+{
+    (void)state;
+    enum { SMALL_VOCAB = 8 };
+    struct arena arena = {0};
+    float logits[SMALL_VOCAB];
+    const int32_t listed[] = {7, 0, 3};
+    struct sampler_history history = {NULL, 0, 0, NULL};
+    struct sampling_params params = greedy_params();
+    struct token_logprobs top, some;
+    params.num_logprobs = SMALL_VOCAB;
+    fill_falling(logits, SMALL_VOCAB);
+    sampler_sample(logits, SMALL_VOCAB, &params, &history, &top, &arena);
+    params.num_logprob_token_ids = 3;
+    params.logprob_token_ids = listed;
+    fill_falling(logits, SMALL_VOCAB);
+    assert_int_equal(sampler_sample(logits, SMALL_VOCAB, &params, &history, &some, &arena), 0);
+    assert_int_equal(some.num_entries, 4);
+    assert_int_equal(some.rank, 1);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(some.token_ids[1 + i], listed[i]);
+        assert_true(some.logprobs[1 + i] == top.logprobs[1 + listed[i]]); // ids are ranks here
+    }
+    arena_deinit(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_bad_word_is_forbidden_only_behind_its_beginning),
+        cmocka_unit_test(a_constraint_leaves_only_its_tokens_and_ends_before_min_tokens),
+        cmocka_unit_test(listed_log_probabilities_take_the_place_of_the_likeliest),
         cmocka_unit_test_setup_teardown(distributions_equal_the_reference, setup, teardown),
         cmocka_unit_test(philox_gives_the_known_answers),
         cmocka_unit_test_setup_teardown(same_seed_and_position_give_the_same_token, setup,
