@@ -241,7 +241,7 @@ static inline double check_decode(const struct cuda_launch *launch)
         if (!(error < 6e-3))
             printf("  decode case %d (head %d, fp8 %d): error %.2e\n", i, c->head_dim, c->is_fp8,
                    error);
-        worst = error <= worst ? worst : error;
+        worst = worse_of(worst, error);
         free(got);
         free_decode(&run);
         free_bf16(q);
@@ -325,7 +325,7 @@ static inline double check_prefill(const struct cuda_launch *launch)
         if (!(error < 6e-3))
             printf("  prefill case %d (head %d, fp8 %d): error %.2e\n", i, c->head_dim, c->is_fp8,
                    error);
-        worst = error <= worst ? worst : error;
+        worst = worse_of(worst, error);
         free(got);
         cudaFree(args.out);
         cudaFree(device_start);
@@ -437,7 +437,7 @@ static inline double check_qkv_rope(const struct cuda_launch *launch)
             error = 1;
         if (!(error < 6e-3))
             printf("  qkv case %zu: error %.2e, fp8 %.2e\n", i, error, sqrt(diff_fp8 / norm_fp8));
-        worst = error <= worst ? worst : error;
+        worst = worse_of(worst, error);
         free(got);
         free(pools[0]);
         free(pools[1]);

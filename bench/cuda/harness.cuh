@@ -109,3 +109,9 @@ static inline void free_bf16(struct bf16_array a)
     cudaFree(a.device);
     free(a.host);
 }
+
+/** The larger error; not a number is the largest, and stays. */
+static inline double worse_of(double a, double b)
+{
+    return isnan(a) || a > b ? a : b;
+}

@@ -93,8 +93,6 @@ plan_kernel(const __grid_constant__ struct plan_args a)
     __syncthreads();
     int num_pages = last;
     int run = max(WARPS, (num_pages + num_ctas - 1) / num_ctas); // pages per CTA
-    if (num_pages > WARPS * num_ctas / 2)
-        run = max(run, 2 * WARPS); // a page per warp and turn: shorter runs only add merging
 
     int pages_before = 0;
     for (int base = 0; base < a.num_seqs; base += PLAN_THREADS) {
@@ -284,26 +282,43 @@ DEVICE void walk_pages(const struct attention_decode_args &a, struct warp_state<
     }
 }
 
-/** Adds up the partial results of one sequence and kv head, in the order of its keys. */
+/** Adds up the partial results of one sequence and kv head, in the order of its keys. `weights`:
+ *  shared, [num_rows, num_slots]. */
 template <int D>
 DEVICE void combine_slots(const struct attention_decode_args &a, const struct segment &g, int head,
-                          int first_row, int num_rows, const float *part_o, const float *part_lse)
+                          int first_row, int num_rows, const float *part_o, const float *part_lse,
+                          float *weights)
 {
-    int group = a.num_heads / a.cache.num_kv_heads;
-    for (int e = (int)threadIdx.x; e < num_rows * D; e += WARPS * 32) {
-        int h = head * group + first_row + e / D;
-        float best = -INFINITY, sum = 0, o = 0;
-        for (int i = 0; i < g.num_slots; i++)
-            best = fmaxf(best, __ldcg(part_lse + (size_t)(g.first_slot + i) * a.num_heads + h));
-#pragma unroll 4
-        for (int i = 0; i < g.num_slots; i++) {
-            size_t at = (size_t)(g.first_slot + i) * a.num_heads + h;
-            float weight = exp2_fast(__ldcg(part_lse + at) - best);
-            sum += weight;
-            o += weight * __ldcg(part_o + at * D + e % D);
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int first_head = head * (a.num_heads / a.cache.num_kv_heads) + first_row;
+    for (int row = warp; row < num_rows; row += WARPS) {
+        const float *lse = part_lse + (size_t)g.first_slot * a.num_heads + first_head + row;
+        float best = -INFINITY, sum = 0;
+        for (int i = lane; i < g.num_slots; i += 32) {
+            float x = __ldcg(lse + (size_t)i * a.num_heads);
+            weights[row * g.num_slots + i] = x;
+            best = fmaxf(best, x);
         }
-        ((__nv_bfloat16 *)a.out)[((size_t)g.seq * a.num_heads + h) * D + e % D] =
-            __float2bfloat16(o / sum);
+        best = warp_max(best);
+        for (int i = lane; i < g.num_slots; i += 32) {
+            float weight = exp2_fast(weights[row * g.num_slots + i] - best);
+            weights[row * g.num_slots + i] = weight;
+            sum += weight;
+        }
+        float factor = 1.0f / warp_sum(sum);
+        for (int i = lane; i < g.num_slots; i += 32)
+            weights[row * g.num_slots + i] *= factor;
+    }
+    __syncthreads();
+    for (int e = (int)threadIdx.x; e < num_rows * D; e += WARPS * 32) {
+        size_t at = (size_t)g.first_slot * a.num_heads + first_head + e / D;
+        float o = 0;
+#pragma unroll 16
+        for (int i = 0; i < g.num_slots; i++)
+            o += weights[e / D * g.num_slots + i] *
+                 __ldcg(part_o + (at + (size_t)i * a.num_heads) * D + e % D);
+        ((__nv_bfloat16 *)a.out)[((size_t)g.seq * a.num_heads + first_head + e / D) * D + e % D] =
+            __float2bfloat16(o);
     }
 }
 
@@ -388,7 +403,8 @@ __global__ __launch_bounds__(WARPS * 32, D > 128 ? 1 : 2) void decode_kernel(
             __syncthreads();
             if (is_last) {
                 __threadfence();
-                combine_slots<D>(a, g, head, first_row, num_rows, part_o, part_lse);
+                combine_slots<D>(a, g, head, first_row, num_rows, part_o, part_lse,
+                                 (float *)smem);
             }
         }
         __syncthreads(); // before the rings fill again

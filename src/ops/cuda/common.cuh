@@ -199,6 +199,14 @@ DEVICE float warp_sum(float v)
     return v;
 }
 
+DEVICE float warp_max(float v)
+{
+#pragma unroll
+    for (int i = 16; i > 0; i >>= 1)
+        v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, i));
+    return v;
+}
+
 /** Of all threads, in a fixed order. `shared`: 32 floats. Every thread gets the sum. */
 DEVICE float block_sum(float v, float *shared)
 {

@@ -1,58 +1,12 @@
-// Hopper's warpgroup matrix instructions, bulk tensor copies and barriers (PTX ISA 8: wgmma,
-// cp.async.bulk.tensor, mbarrier).
+// Hopper's warpgroup matrix instructions and bulk tensor copies (PTX ISA 8: wgmma,
+// cp.async.bulk.tensor).
 #pragma once
 
 #include <cuda.h> // CUtensorMap
 
-#include "ops/cuda/common.cuh"
+#include "ops/cuda/barrier.cuh"
 
-// ---- Barriers in shared memory -------------------------------------------------------------
-
-DEVICE void barrier_init(uint64_t *barrier, int num_arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_address(barrier)),
-                 "r"(num_arrivals)
-                 : "memory");
-}
-
-DEVICE void barrier_arrive(uint64_t *barrier)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_address(barrier))
-                 : "memory");
-}
-
-/** Arrives; the phase ends when `size_bytes` of bulk copies have come in as well. */
-DEVICE void barrier_arrive_expect(uint64_t *barrier, uint32_t size_bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     smem_address(barrier)),
-                 "r"(size_bytes)
-                 : "memory");
-}
-
-DEVICE void barrier_wait(uint64_t *barrier, uint32_t parity)
-{
-    asm volatile("{\n.reg .pred p;\n"
-                 "WAIT%=:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-                 "@p bra DONE%=;\n"
-                 "bra WAIT%=;\n"
-                 "DONE%=:\n}" ::"r"(smem_address(barrier)),
-                 "r"(parity)
-                 : "memory");
-}
-
-/** Threads of some warps; id 0 is __syncthreads()'s. */
-DEVICE void named_barrier(int id, int num_threads)
-{
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
-}
-
-/** Makes ordinary writes to shared memory visible to wgmma and bulk copies. */
-DEVICE void fence_async_proxy()
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
+// ---- Bulk tensor copies ---------------------------------------------------------------------
 
 /** A box of the tensor to shared memory; `barrier` counts its bytes. */
 DEVICE void copy_box(uint32_t dst, const CUtensorMap *map, int column, int row, uint64_t *barrier)
