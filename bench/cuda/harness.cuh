@@ -12,14 +12,14 @@
 
 #include "ops/cuda/kernels.h"
 
-#define CUDA_CHECK(call)                                                                           \
-    do {                                                                                           \
-        cudaError_t status_ = (call);                                                              \
-        if (status_ != cudaSuccess) {                                                              \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call,                          \
-                    cudaGetErrorString(status_));                                                  \
-            exit(1);                                                                               \
-        }                                                                                          \
+#define CUDA_CHECK(call)                                                  \
+    do {                                                                  \
+        cudaError_t status_ = (call);                                     \
+        if (status_ != cudaSuccess) {                                     \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
+                    cudaGetErrorString(status_));                         \
+            exit(1);                                                      \
+        }                                                                 \
     } while (0)
 
 static inline void *device_alloc(size_t size_bytes)
@@ -84,7 +84,8 @@ static inline float bf16_round(float x)
     return __bfloat162float(__float2bfloat16(x));
 }
 
-/** `n` bf16 numbers on the device and, rounded alike, as floats on the host (freed by the caller). */
+/** `n` bf16 numbers on the device and, rounded alike, as floats on the host (freed by the caller).
+ */
 struct bf16_array {
     __nv_bfloat16 *device;
     float *host;

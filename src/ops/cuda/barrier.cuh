@@ -20,10 +20,10 @@ DEVICE void barrier_arrive(uint64_t *barrier)
 /** Arrives; the phase ends when `size_bytes` of bulk copies have come in as well. */
 DEVICE void barrier_arrive_expect(uint64_t *barrier, uint32_t size_bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     smem_address(barrier)),
-                 "r"(size_bytes)
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_address(barrier)),
+        "r"(size_bytes)
+        : "memory");
 }
 
 DEVICE void barrier_wait(uint64_t *barrier, uint32_t parity)

@@ -1,10 +1,10 @@
 // A weight matrix times up to 16 rows, at the speed of reading the weight once.
 //
 // A CTA takes tiles of 16 weight rows (8 where the matrix is so narrow that 16 would leave
-// multiprocessors idle), one after the other. A producer warp keeps a ring of spans, 512 of k for all
-// rows of the tile, filled by bulk copies that run on across tiles; it starts before the previous
-// kernel has ended, as a weight never depends on it. Eight consumer warps share out each span in
-// steps of 64, and add up at the end of the tile in the order of the warps.
+// multiprocessors idle), one after the other. A producer warp keeps a ring of spans, 512 of k for
+// all rows of the tile, filled by bulk copies that run on across tiles; it starts before the
+// previous kernel has ended, as a weight never depends on it. Eight consumer warps share out each
+// span in steps of 64, and add up at the end of the tile in the order of the warps.
 //
 // The weight is the first operand of mma.m16n8k16 and the rows of x are its 8 columns, so that one
 // kernel serves 1 to 16 rows with the same sums. Both are read 16 bytes per lane: a lane's eight
@@ -12,13 +12,14 @@
 // over k does not care, as long as both operands agree.
 //
 // RMSNorm costs little here: the sum of squares is collected from the fragments, and its root, one
-// number per row, is applied to the finished sums. With SwiGLU the upper half of a tile's rows comes
-// from up's half of the weight, so gate and up meet in one thread.
+// number per row, is applied to the finished sums. With SwiGLU the upper half of a tile's rows
+// comes from up's half of the weight, so gate and up meet in one thread.
 #include "ops/cuda/barrier.cuh"
 
-enum { WARPS = 8, THREADS = (WARPS + 1) * 32, STEP = 64, SPAN = WARPS * STEP, STAGES = 4 };
+enum { WARPS = 8, THREADS = (WARPS + 1) * 32, STEP = 64, SPAN = WARPS * STEP, STAGES = 5 };
 enum { NARROW = 2048, CTAS_PER_SM = 2 };
-// 64 bytes of padding put the two rows that a quarter warp reads into different halves of the banks.
+// 64 bytes of padding put the two rows that a quarter warp reads into different halves of the
+// banks.
 enum { PITCH = SPAN * 2 + 64 };
 
 template <int ROWS> struct weight_ring {
@@ -39,13 +40,13 @@ template <int ROWS, bool SWIGLU> DEVICE int weight_row(const struct gemv_args &a
 }
 
 template <int ROWS, bool SWIGLU>
-DEVICE void produce(const struct gemv_args &a, int num_tiles, struct ring_barriers *b, uint32_t ring)
+DEVICE void produce(const struct gemv_args &a, int num_tiles, struct ring_barriers *b,
+                    uint32_t ring)
 {
     int lane = threadIdx.x % 32, use = 0;
     for (int tile = (int)blockIdx.x; tile < num_tiles; tile += (int)gridDim.x) {
-        const __nv_bfloat16 *row =
-            (const __nv_bfloat16 *)a.weight +
-            (size_t)weight_row<ROWS, SWIGLU>(a, tile, lane % ROWS) * a.k;
+        const __nv_bfloat16 *row = (const __nv_bfloat16 *)a.weight +
+                                   (size_t)weight_row<ROWS, SWIGLU>(a, tile, lane % ROWS) * a.k;
         for (int at = 0; at < a.k; at += SPAN, use++) {
             int stage = use % STAGES;
             uint32_t row_bytes = (uint32_t)min(SPAN, a.k - at) * 2;
@@ -74,34 +75,53 @@ DEVICE uint4 apply_norm_weight(uint4 x, uint4 norm_weight, float &squares)
     return pack_bf16x8(a);
 }
 
-template <int ROWS, int TILES, bool NORM>
-DEVICE void multiply_step(float acc[TILES][4], float squares[TILES], const char *weight,
-                          const struct gemv_args &a, int k)
+/** What a step multiplies with: two spans of 32 in k. */
+template <int TILES> struct step_inputs {
+    uint4 x[2][TILES], norm_weight[2];
+};
+
+/** For the step at `k`; past the end: leaves them. */
+template <int TILES, bool NORM>
+DEVICE void load_inputs(struct step_inputs<TILES> &in, const struct gemv_args &a, int k)
 {
     int lane = threadIdx.x % 32;
+    if (k >= a.k)
+        return;
     k += lane % 4 * 8;
-    weight += lane / 4 * PITCH + lane % 4 * 16;
 #pragma unroll
-    for (int i = 0; i < STEP; i += 32) {
-        uint4 norm_weight = make_uint4(0, 0, 0, 0), x[TILES];
+    for (int i = 0; i < 2; i++) {
         if (NORM)
-            norm_weight = __ldg((const uint4 *)((const __nv_bfloat16 *)a.norm_weight + k + i));
+            in.norm_weight[i] =
+                __ldg((const uint4 *)((const __nv_bfloat16 *)a.norm_weight + k + i * 32));
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
             int row = lane / 4 + 8 * t;
-            x[t] = make_uint4(0, 0, 0, 0);
+            in.x[i][t] = make_uint4(0, 0, 0, 0);
             if (row < a.num_rows)
-                x[t] = *(const uint4 *)((const __nv_bfloat16 *)a.x + row * a.x_stride + k + i);
+                in.x[i][t] =
+                    *(const uint4 *)((const __nv_bfloat16 *)a.x + row * a.x_stride + k + i * 32);
         }
-        uint4 lower = *(const uint4 *)(weight + i * 2), upper = make_uint4(0, 0, 0, 0);
+    }
+}
+
+template <int ROWS, int TILES, bool NORM>
+DEVICE void multiply_step(float acc[TILES][4], float squares[TILES], const char *weight,
+                          const struct step_inputs<TILES> &in)
+{
+    int lane = threadIdx.x % 32;
+    weight += lane / 4 * PITCH + lane % 4 * 16;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint4 lower = *(const uint4 *)(weight + i * 64), upper = make_uint4(0, 0, 0, 0);
         if (ROWS == 16)
-            upper = *(const uint4 *)(weight + i * 2 + 8 * PITCH);
+            upper = *(const uint4 *)(weight + i * 64 + 8 * PITCH);
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
+            uint4 x = in.x[i][t];
             if (NORM)
-                x[t] = apply_norm_weight(x[t], norm_weight, squares[t]);
-            mma_16816<false>(acc[t], lower.x, upper.x, lower.y, upper.y, x[t].x, x[t].y);
-            mma_16816<false>(acc[t], lower.z, upper.z, lower.w, upper.w, x[t].z, x[t].w);
+                x = apply_norm_weight(x, in.norm_weight[i], squares[t]);
+            mma_16816<false>(acc[t], lower.x, upper.x, lower.y, upper.y, x.x, x.y);
+            mma_16816<false>(acc[t], lower.z, upper.z, lower.w, upper.w, x.z, x.w);
         }
     }
 }
@@ -174,8 +194,8 @@ DEVICE void finish_tile(const struct gemv_args &a, struct tile_sums<ROWS, 8 * TI
 }
 
 template <int ROWS, int TILES, bool NORM, bool SWIGLU>
-__global__ __launch_bounds__(THREADS, CTAS_PER_SM) void gemv_kernel(
-    const __grid_constant__ struct gemv_args a)
+__global__
+__launch_bounds__(THREADS, CTAS_PER_SM) void gemv_kernel(const __grid_constant__ struct gemv_args a)
 {
     extern __shared__ __align__(128) char ring[];
     __shared__ struct ring_barriers b;
@@ -198,14 +218,19 @@ __global__ __launch_bounds__(THREADS, CTAS_PER_SM) void gemv_kernel(
     }
     dependency_wait();
     int use = 0, turn = 0;
+    struct step_inputs<TILES> in = {
+    };
+    load_inputs<TILES, NORM>(in, a, warp * STEP);
     for (int tile = (int)blockIdx.x; tile < num_tiles; tile += (int)gridDim.x, turn ^= 1) {
         float acc[TILES][4] = {}, squares[TILES] = {};
         for (int at = 0; at < a.k; at += SPAN, use++) {
             int stage = use % STAGES, k = at + warp * STEP;
+            struct step_inputs<TILES> now = in;
+            load_inputs<TILES, NORM>(in, a, at + SPAN < a.k ? k + SPAN : warp * STEP); // for later
             barrier_wait(&b.full[stage], (uint32_t)(use / STAGES) & 1);
             if (k < a.k)
-                multiply_step<ROWS, TILES, NORM>(
-                    acc, squares, ring + stage * STAGE_BYTES + warp * STEP * 2, a, k);
+                multiply_step<ROWS, TILES, NORM>(acc, squares,
+                                                 ring + stage * STAGE_BYTES + warp * STEP * 2, now);
             __syncwarp();
             if (threadIdx.x % 32 == 0)
                 barrier_arrive(&b.empty[stage]);

@@ -1,11 +1,11 @@
 // Launchers of the Hopper kernels. Everything is bf16 in and out, f32 inside, unless it says so;
-// every pointer is device memory. A launcher only enqueues on its stream: it allocates nothing, waits
-// for nothing, and may be captured in a graph. Errors of a launch surface with the stream's next
-// synchronisation (cudaGetLastError).
+// every pointer is device memory. A launcher only enqueues on its stream: it allocates nothing,
+// waits for nothing, and may be captured in a graph. Errors of a launch surface with the stream's
+// next synchronisation (cudaGetLastError).
 //
 // Batch invariance, to the bit: everything here depends on a row's own data alone, whatever else is
-// in the batch, but for one kernel: decode attention splits a sequence by what the batch leaves free,
-// unless its plan says `fixed_splits`.
+// in the batch, but for one kernel: decode attention splits a sequence by what the batch leaves
+// free, unless its plan says `fixed_splits`.
 //
 // Each kernel waits for its predecessor on the stream with griddepcontrol, so that launches overlap
 // their prologues (programmatic dependent launch) also inside graphs.
@@ -29,12 +29,12 @@ struct cuda_launch {
 
 // ---- Attention -----------------------------------------------------------------------------
 
-/** One layer's KV pool as the kernels see it. k, v: [num_blocks, num_kv_heads, block_size, head_dim]
- *  bf16, or e4m3 with one scale each (value = stored * scale). */
+/** One layer's KV pool as the kernels see it. k, v: [num_blocks, num_kv_heads, block_size,
+ * head_dim] bf16, or e4m3 with one scale each (value = stored * scale). */
 struct cuda_kv_cache {
     void *k, *v;
     bool is_fp8;
-    float k_scale, v_scale; // fp8 only
+    float k_scale, v_scale;                                 // fp8 only
     int32_t num_blocks, num_kv_heads, block_size, head_dim; // block_size: a multiple of 16
 };
 
@@ -55,7 +55,8 @@ size_t attention_decode_plan_bytes(int32_t max_seqs, int32_t num_ctas, bool fixe
  *  before the first launch, and every launch leaves them zero. */
 size_t attention_decode_scratch_bytes(const struct attention_decode_plan *plan, int32_t num_heads,
                                       int32_t head_dim);
-/** Writes the plan for seq_lens [num_seqs] (0: a padded row, which gets no work). window 0: full. */
+/** Writes the plan for seq_lens [num_seqs] (0: a padded row, which gets no work). window 0: full.
+ */
 void attention_decode_plan_build(const struct cuda_launch *launch,
                                  const struct attention_decode_plan *plan, const int32_t *seq_lens,
                                  int32_t num_seqs, int32_t window);
@@ -97,11 +98,11 @@ void attention_prefill(const struct cuda_launch *launch, const struct attention_
 enum { GEMV_MAX_ROWS = 16 };
 
 struct gemv_args {
-    void *out;           // [num_rows, n] bf16, or f32 if out_is_f32; SwiGLU: [num_rows, n / 2]
-    const void *x;       // [num_rows, k], rows x_stride elements apart
-    const void *weight;  // [n, k] row-major
-    const float *bias;   // [n] or NULL
-    const void *residual; // added to the result, laid out as out; NULL: none; may be out itself
+    void *out;               // [num_rows, n] bf16, or f32 if out_is_f32; SwiGLU: [num_rows, n / 2]
+    const void *x;           // [num_rows, k], rows x_stride elements apart
+    const void *weight;      // [n, k] row-major
+    const float *bias;       // [n] or NULL
+    const void *residual;    // added to the result, laid out as out; NULL: none; may be out itself
     const void *norm_weight; // [k] or NULL; else x is taken as rms_norm(x) * norm_weight
     float norm_eps;
     int64_t x_stride;
@@ -112,7 +113,8 @@ struct gemv_args {
 
 /** Whether gemv() takes this shape. */
 bool gemv_supports(int32_t num_rows, int32_t n, int32_t k, bool is_swiglu);
-/** out = x * weight^T (+ bias, + residual) for up to 16 rows, at the speed of reading the weight. */
+/** out = x * weight^T (+ bias, + residual) for up to 16 rows, at the speed of reading the weight.
+ */
 void gemv(const struct cuda_launch *launch, const struct gemv_args *args);
 
 // ---- Small fused kernels -------------------------------------------------------------------
@@ -127,12 +129,12 @@ void cuda_rms_norm(const struct cuda_launch *launch, void *out, const void *x, c
                    float eps, int32_t rows, int32_t n);
 
 struct qkv_rope_args {
-    void *qkv;                   // [num_tokens, (num_heads + 2 num_kv_heads) * head_dim]; q in place
-    int64_t stride;              // elements between rows
+    void *qkv;      // [num_tokens, (num_heads + 2 num_kv_heads) * head_dim]; q in place
+    int64_t stride; // elements between rows
     const void *q_norm, *k_norm; // [head_dim] or NULL: heads are not normalised
     float norm_eps;
-    const float *cos_sin; // [max_position, rot_dim]: cosines, then sines
-    int32_t rot_dim;      // half-split pairs; rot_dim / 2 a multiple of head_dim / 32
+    const float *cos_sin;        // [max_position, rot_dim]: cosines, then sines
+    int32_t rot_dim;             // half-split pairs; rot_dim / 2 a multiple of head_dim / 32
     const int32_t *positions;    // [num_tokens]
     const int64_t *slot_mapping; // [num_tokens]; negative: not cached
     int32_t num_tokens, num_heads;
@@ -150,7 +152,8 @@ void cuda_act_and_mul(const struct cuda_launch *launch, void *out, const void *g
 
 /** out[i] = table[ids[i]] * scale; rows of n, a multiple of 8. Ids outside [0, num_rows) give 0. */
 void cuda_gather_rows(const struct cuda_launch *launch, void *out, const void *table,
-                      const int32_t *ids, float scale, int32_t num_ids, int32_t num_rows, int32_t n);
+                      const int32_t *ids, float scale, int32_t num_ids, int32_t num_rows,
+                      int32_t n);
 
 /** out (f32) = x (bf16), num_elements a multiple of 8; cap > 0: cap * tanh(x / cap). */
 void cuda_logits_to_f32(const struct cuda_launch *launch, float *out, const void *x, float cap,
@@ -169,9 +172,9 @@ struct cuda_sampling_row {
     float presence_penalty, frequency_penalty, repetition_penalty;
     uint64_t seed;
     int32_t top_k;
-    int32_t min_tokens, num_forbidden; // eos and stop tokens, impossible until min_tokens
-    int32_t num_logit_bias, num_allowed; // num_allowed 0: all
-    int32_t num_logprobs;                // -1: none; at most CUDA_MAX_LOGPROBS
+    int32_t min_tokens, num_forbidden;     // eos and stop tokens, impossible until min_tokens
+    int32_t num_logit_bias, num_allowed;   // num_allowed 0: all
+    int32_t num_logprobs;                  // -1: none; at most CUDA_MAX_LOGPROBS
     int32_t num_prompt_tokens, num_tokens; // of token_ids
     const int32_t *forbidden, *allowed;
     const struct cuda_logit_bias *logit_bias; // ids all different

@@ -567,8 +567,9 @@ DEVICE float min_p_logit(const struct cuda_sampling_row &p, float max)
     return __double2float_ru(threshold);
 }
 
-static __global__ __launch_bounds__(SAMPLE_THREADS, 2) void
-sample_kernel(const __grid_constant__ struct sample_args a)
+static __global__
+__launch_bounds__(SAMPLE_THREADS,
+                  2) void sample_kernel(const __grid_constant__ struct sample_args a)
 {
     extern __shared__ __align__(16) float x[];
     __shared__ struct block_memory memory;
@@ -584,8 +585,7 @@ sample_kernel(const __grid_constant__ struct sample_args a)
     dependency_wait();
 
     const struct cuda_sampling_row &p = a.rows[row];
-    uint32_t flags =
-        load_share(x, a.logits + row * a.stride, r.first_id, r.share, a.vocab_size);
+    uint32_t flags = load_share(x, a.logits + row * a.stride, r.first_id, r.share, a.vocab_size);
     cluster.sync(); // the share is whole, and every rank runs: its memory may be written
     adjust_logits(r, p, a.vocab_size);
     struct ranked first = find_first(r, flags);

@@ -71,8 +71,8 @@ DEVICE uint32_t logit_flags(float x)
     return (x < INFINITY ? 0 : FLAG_BAD) | (x > -INFINITY ? FLAG_ANY : 0);
 }
 
-/** Copies this rank's share of a row; past the vocabulary: -infinity. Returns the flags of what this
- *  thread copied. */
+/** Copies this rank's share of a row; past the vocabulary: -infinity. Returns the flags of what
+ * this thread copied. */
 DEVICE uint32_t load_share(float *x, const float *row, int first, int share, int vocab_size)
 {
     int num = min(share, vocab_size - first);
