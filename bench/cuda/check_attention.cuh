@@ -53,8 +53,7 @@ static inline struct check_cache make_cache(int head_dim, int num_kv_heads, int 
         c.block_table[j] = swap;
     }
     size_t element = is_fp8 ? 1 : 2;
-    size_t pool_size =
-        (size_t)c.cache.num_blocks * num_kv_heads * block_size * head_dim * element;
+    size_t pool_size = (size_t)c.cache.num_blocks * num_kv_heads * block_size * head_dim * element;
     uint8_t *pool[2];
     float **host[2] = {&c.k, &c.v};
     for (int i = 0; i < 2; i++) {
@@ -144,14 +143,14 @@ struct attention_case {
 };
 
 static const struct attention_case attention_cases[] = {
-    {128, 8, 2, 16, 0, false, false}, {128, 4, 2, 16, 0, false, true},
+    {128, 8, 2, 16, 0, false, false},   {128, 4, 2, 16, 0, false, true},
     {128, 8, 2, 16, 100, false, false}, {128, 8, 1, 32, 0, true, false},
-    {64, 7, 1, 16, 0, false, false},  {64, 4, 4, 48, 0, true, false},
-    {64, 8, 2, 16, 37, true, true},   {32, 6, 2, 16, 0, false, false},
-    {32, 6, 2, 16, 0, true, false},   {96, 6, 2, 16, 0, false, false},
-    {96, 6, 3, 16, 64, true, true},   {256, 4, 1, 16, 0, false, false},
-    {256, 4, 2, 16, 50, true, false}, {128, 20, 1, 16, 0, false, false},
-    {64, 40, 1, 16, 0, true, true},   {128, 16, 8, 16, 0, false, false},
+    {64, 7, 1, 16, 0, false, false},    {64, 4, 4, 48, 0, true, false},
+    {64, 8, 2, 16, 37, true, true},     {32, 6, 2, 16, 0, false, false},
+    {32, 6, 2, 16, 0, true, false},     {96, 6, 2, 16, 0, false, false},
+    {96, 6, 3, 16, 64, true, true},     {256, 4, 1, 16, 0, false, false},
+    {256, 4, 2, 16, 50, true, false},   {128, 20, 1, 16, 0, false, false},
+    {64, 40, 1, 16, 0, true, true},     {128, 16, 8, 16, 0, false, false},
 };
 enum { NUM_ATTENTION_CASES = sizeof(attention_cases) / sizeof(attention_cases[0]) };
 
@@ -189,8 +188,7 @@ static inline struct decode_run run_decode(const struct cuda_launch *launch,
     run.args.cache = cache->cache;
     struct attention_decode_plan *plan = &run.args.plan;
     plan->max_seqs = num_seqs;
-    plan->num_ctas =
-        attention_decode_num_ctas(launch->num_sms, c->num_kv_heads, c->num_heads);
+    plan->num_ctas = attention_decode_num_ctas(launch->num_sms, c->num_kv_heads, c->num_heads);
     plan->fixed_splits = c->fixed_splits;
     plan->memory = (int32_t *)device_poisoned(
         attention_decode_plan_bytes(num_seqs, plan->num_ctas, c->fixed_splits));
@@ -241,7 +239,7 @@ static inline double check_decode(const struct cuda_launch *launch)
         if (!(error < 6e-3))
             printf("  decode case %d (head %d, fp8 %d): error %.2e\n", i, c->head_dim, c->is_fp8,
                    error);
-        worst = error <= worst ? worst : error;
+        worst = worse_of(worst, error);
         free(got);
         free_decode(&run);
         free_bf16(q);
@@ -256,8 +254,7 @@ static inline double check_decode_invariance(const struct cuda_launch *launch)
     const struct attention_case c = {128, 8, 2, 16, 0, false, true};
     enum { WIDTH = 8 * 128, LAST = NUM_DECODE_SEQS - 2 }; // the longest
     uint64_t seed = 6;
-    struct check_cache cache =
-        make_cache(128, 2, 16, false, NUM_DECODE_SEQS, decode_lens, &seed);
+    struct check_cache cache = make_cache(128, 2, 16, false, NUM_DECODE_SEQS, decode_lens, &seed);
     struct bf16_array q = random_bf16(NUM_DECODE_SEQS * (WIDTH + 8), 2, &seed);
     struct decode_run all =
         run_decode(launch, &cache, &c, NUM_DECODE_SEQS, cache.device_lens, q.device);
@@ -325,7 +322,7 @@ static inline double check_prefill(const struct cuda_launch *launch)
         if (!(error < 6e-3))
             printf("  prefill case %d (head %d, fp8 %d): error %.2e\n", i, c->head_dim, c->is_fp8,
                    error);
-        worst = error <= worst ? worst : error;
+        worst = worse_of(worst, error);
         free(got);
         cudaFree(args.out);
         cudaFree(device_start);
@@ -382,8 +379,15 @@ static inline double check_qkv_rope(const struct cuda_launch *launch)
         args.num_tokens = TOKENS;
         args.num_heads = heads;
         size_t pool_size = (size_t)BLOCKS * kv * BLOCK * dim * 2;
-        args.cache = {device_poisoned(pool_size), device_poisoned(pool_size), cases[i].is_fp8,
-                      0.03f, 0.02f, BLOCKS, kv, BLOCK, dim};
+        args.cache = {device_poisoned(pool_size),
+                      device_poisoned(pool_size),
+                      cases[i].is_fp8,
+                      0.03f,
+                      0.02f,
+                      BLOCKS,
+                      kv,
+                      BLOCK,
+                      dim};
         qkv_rope_cache(launch, &args);
         CUDA_CHECK(cudaDeviceSynchronize());
         __nv_bfloat16 *got = (__nv_bfloat16 *)malloc((size_t)TOKENS * stride * 2);
@@ -407,8 +411,9 @@ static inline double check_qkv_rope(const struct cuda_launch *launch)
                     const float *cs = cos_sin + positions[t] * rot;
                     int half = rot / 2, pair = d % half;
                     want[d] = is_value || d >= rot ? before[d]
-                              : d < half ? before[d] * cs[pair] - before[d + half] * cs[half + pair]
-                                         : before[d] * cs[pair] + before[d - half] * cs[half + pair];
+                              : d < half
+                                  ? before[d] * cs[pair] - before[d + half] * cs[half + pair]
+                                  : before[d] * cs[pair] + before[d - half] * cs[half + pair];
                 }
                 if (is_query) {
                     add_error(got + (size_t)t * stride + h * dim, want, dim, &diff, &norm);
@@ -437,7 +442,7 @@ static inline double check_qkv_rope(const struct cuda_launch *launch)
             error = 1;
         if (!(error < 6e-3))
             printf("  qkv case %zu: error %.2e, fp8 %.2e\n", i, error, sqrt(diff_fp8 / norm_fp8));
-        worst = error <= worst ? worst : error;
+        worst = worse_of(worst, error);
         free(got);
         free(pools[0]);
         free(pools[1]);

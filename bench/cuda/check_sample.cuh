@@ -285,7 +285,7 @@ static inline double check_logprobs(const struct cuda_launch *launch)
                 double error = isinf(want) && logprobs[i][j] == want
                                    ? 0
                                    : fabs(logprobs[i][j] - want) / fmax(1, fabs(want));
-                worst = error <= worst ? worst : error;
+                worst = worse_of(worst, error);
             }
             if (!is_ok) {
                 printf("  logprobs of row %d, vocabulary %d: wrong ids or rank\n", i, vocab);

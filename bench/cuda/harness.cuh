@@ -12,14 +12,14 @@
 
 #include "ops/cuda/kernels.h"
 
-#define CUDA_CHECK(call)                                                                           \
-    do {                                                                                           \
-        cudaError_t status_ = (call);                                                              \
-        if (status_ != cudaSuccess) {                                                              \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call,                          \
-                    cudaGetErrorString(status_));                                                  \
-            exit(1);                                                                               \
-        }                                                                                          \
+#define CUDA_CHECK(call)                                                  \
+    do {                                                                  \
+        cudaError_t status_ = (call);                                     \
+        if (status_ != cudaSuccess) {                                     \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
+                    cudaGetErrorString(status_));                         \
+            exit(1);                                                      \
+        }                                                                 \
     } while (0)
 
 static inline void *device_alloc(size_t size_bytes)
@@ -84,7 +84,8 @@ static inline float bf16_round(float x)
     return __bfloat162float(__float2bfloat16(x));
 }
 
-/** `n` bf16 numbers on the device and, rounded alike, as floats on the host (freed by the caller). */
+/** `n` bf16 numbers on the device and, rounded alike, as floats on the host (freed by the caller).
+ */
 struct bf16_array {
     __nv_bfloat16 *device;
     float *host;
@@ -108,4 +109,10 @@ static inline void free_bf16(struct bf16_array a)
 {
     cudaFree(a.device);
     free(a.host);
+}
+
+/** The larger error; not a number is the largest, and stays. */
+static inline double worse_of(double a, double b)
+{
+    return isnan(a) || a > b ? a : b;
 }

@@ -1,6 +1,6 @@
-// Times every kernel. Launches are captured in a graph over rotating buffers larger than the L2, the
-// graph is replayed, and the median counts. Ratios are to ceilings measured in the same run: reading
-// and copying memory, and cuBLASLt for products.
+// Times every kernel. Launches are captured in a graph over rotating buffers larger than the L2,
+// the graph is replayed, and the median counts. Ratios are to ceilings measured in the same run:
+// reading and copying memory, and cuBLASLt for products.
 #include <cublasLt.h>
 
 #include "harness.cuh"
@@ -12,7 +12,7 @@ struct bench {
     cudaEvent_t begin, end;
     cublasLtHandle_t cublas;
     void *workspace;
-    char *pool; // weights and caches: WEIGHT_POOL_MB of random bf16
+    char *pool;                  // weights and caches: WEIGHT_POOL_MB of random bf16
     double read_rate, copy_rate; // bytes per second
 };
 
@@ -62,17 +62,33 @@ static __global__ void read_kernel(const uint4 *src, size_t n, uint32_t *sink)
     uint32_t sum = 0;
     size_t at = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
     size_t step = (size_t)gridDim.x * blockDim.x;
-    for (; at + 3 * step < n; at += 4 * step) {
+    for (; at < n; at += 4 * step) {
         uint4 v[4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            v[i] = __ldcs(src + at + i * step);
+            v[i] = at + i * step < n ? __ldcs(src + at + i * step) : make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             sum += v[i].x ^ v[i].y ^ v[i].z ^ v[i].w;
     }
     if (sum == 0x12345678u)
         *sink = sum;
+}
+
+static __global__ void copy_kernel(uint4 *dst, const uint4 *src, size_t n)
+{
+    size_t at = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    size_t step = (size_t)gridDim.x * blockDim.x;
+    for (; at < n; at += 4 * step) {
+        uint4 v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = at + i * step < n ? __ldcs(src + at + i * step) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (at + i * step < n)
+                __stcs(dst + at + i * step, v[i]);
+    }
 }
 
 static __global__ void random_kernel(uint32_t *dst, size_t n)
@@ -89,16 +105,16 @@ static __global__ void random_kernel(uint32_t *dst, size_t n)
 static void launch_read(struct bench *b, void *context, int turn)
 {
     (void)context, (void)turn;
-    read_kernel<<<132 * 16, 512, 0, b->launch.stream>>>((const uint4 *)b->pool,
-                                                        ((size_t)WEIGHT_POOL_MB << 20) / 16,
-                                                        (uint32_t *)b->workspace);
+    read_kernel<<<132 * 16, 512, 0, b->launch.stream>>>(
+        (const uint4 *)b->pool, ((size_t)WEIGHT_POOL_MB << 20) / 16, (uint32_t *)b->workspace);
 }
 
 static void launch_copy(struct bench *b, void *context, int turn)
 {
     (void)context, (void)turn;
     size_t half = (size_t)WEIGHT_POOL_MB << 19;
-    cudaMemcpyAsync(b->pool + half, b->pool, half, cudaMemcpyDeviceToDevice, b->launch.stream);
+    copy_kernel<<<132 * 16, 512, 0, b->launch.stream>>>((uint4 *)(b->pool + half),
+                                                        (const uint4 *)b->pool, half / 16);
 }
 
 // ---- Products ------------------------------------------------------------------------------
@@ -250,8 +266,7 @@ static struct attention_bench make_attention(struct bench *b, int num_heads, int
     cache.num_kv_heads = num_kv_heads;
     cache.block_size = 16;
     cache.head_dim = head_dim;
-    a.cache_bytes =
-        (size_t)cache.num_blocks * num_kv_heads * 16 * head_dim * (is_fp8 ? 1 : 2);
+    a.cache_bytes = (size_t)cache.num_blocks * num_kv_heads * 16 * head_dim * (is_fp8 ? 1 : 2);
     a.num_layers = (int)(((size_t)WEIGHT_POOL_MB << 20) / (2 * a.cache_bytes));
     if (a.num_layers == 0) {
         fprintf(stderr, "the cache of this batch does not fit the pool\n");
@@ -492,9 +507,11 @@ static void bench_sampling(struct bench *b)
         float temperature, top_p;
         int top_k, num_logprobs;
         bool penalties;
-    } kinds[] = {{"greedy", 0, 1, 0, -1, false},        {"temperature", 1, 1, 0, -1, false},
+    } kinds[] = {{"greedy", 0, 1, 0, -1, false},
+                 {"temperature", 1, 1, 0, -1, false},
                  {"top-k 50, top-p 0.9", 1, 0.9f, 50, -1, false},
-                 {"top-p 0.9", 1, 0.9f, 0, -1, false},  {"top-p 0.9, penalties", 1, 0.9f, 0, -1, true},
+                 {"top-p 0.9", 1, 0.9f, 0, -1, false},
+                 {"top-p 0.9, penalties", 1, 0.9f, 0, -1, true},
                  {"logprobs 20", 0, 1, 0, 20, false}};
     static const int batches[] = {1, 8, 64, 256};
     struct sampling s = {};

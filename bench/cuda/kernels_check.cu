@@ -33,11 +33,16 @@ static double check_gemv(const struct cuda_launch *launch)
         int rows, n, k;
         bool norm, bias, residual, swiglu, f32;
     } cases[] = {
-        {1, 4096, 1024, true, false, false, false, false}, {1, 100, 64, false, true, true, false, false},
-        {3, 6145, 192, false, true, true, false, false},   {8, 1024, 2048, false, false, true, false, false},
-        {9, 1024, 3072, true, true, false, false, false},  {16, 2500, 4096, true, false, true, false, true},
-        {1, 6144, 1024, true, false, false, true, false},  {5, 2054, 320, false, true, false, true, false},
-        {16, 512, 1088, true, false, false, true, false},  {2, 3000, 12288, false, false, false, false, true},
+        {1, 4096, 1024, true, false, false, false, false},
+        {1, 100, 64, false, true, true, false, false},
+        {3, 6145, 192, false, true, true, false, false},
+        {8, 1024, 2048, false, false, true, false, false},
+        {9, 1024, 3072, true, true, false, false, false},
+        {16, 2500, 4096, true, false, true, false, true},
+        {1, 6144, 1024, true, false, false, true, false},
+        {5, 2054, 320, false, true, false, true, false},
+        {16, 512, 1088, true, false, false, true, false},
+        {2, 3000, 12288, false, false, false, false, true},
     };
     double worst = 0;
     uint64_t seed = 1;
@@ -109,7 +114,7 @@ static double check_gemv(const struct cuda_launch *launch)
         }
         if (!(error <= LIMIT))
             printf("  gemv case %zu: error %.2e\n", c, error);
-        worst = error <= worst ? worst : error;
+        worst = worse_of(worst, error);
         free(want);
         free(bias);
         free_bf16(x);
@@ -182,10 +187,10 @@ static double check_norm(const struct cuda_launch *launch)
         }
         double error = error_of_bf16(out, want, total);
         if (adds)
-            error = fmax(error, error_of_bf16(r.device, sum, total));
+            error = worse_of(error, error_of_bf16(r.device, sum, total));
         if (!(error <= LIMIT))
             printf("  norm case %zu: error %.2e\n", c, error);
-        worst = error <= worst ? worst : error;
+        worst = worse_of(worst, error);
         free(want);
         free(sum);
         free_bf16(x);
@@ -210,10 +215,11 @@ static double check_elementwise(const struct cuda_launch *launch)
         for (int i = 0; i < ROWS * COLS; i++) {
             double g = x.host[i / COLS * 2 * COLS + i % COLS];
             double u = x.host[i / COLS * 2 * COLS + COLS + i % COLS];
-            want[i] = u * (gelu ? 0.5 * g * (1 + tanh(0.7978845608028654 * (g + 0.044715 * g * g * g)))
-                                : silu_of(g));
+            want[i] =
+                u * (gelu ? 0.5 * g * (1 + tanh(0.7978845608028654 * (g + 0.044715 * g * g * g)))
+                          : silu_of(g));
         }
-        worst = fmax(worst, error_of_bf16(out, want, ROWS * COLS));
+        worst = worse_of(worst, error_of_bf16(out, want, ROWS * COLS));
         cudaFree(out);
     }
     static const int32_t ids[] = {36, 0, 5, -1, 5, 37};
@@ -223,7 +229,7 @@ static double check_elementwise(const struct cuda_launch *launch)
         int32_t id = ids[i / (2 * COLS)];
         want[i] = id >= 0 && id < ROWS ? 1.5 * x.host[id * 2 * COLS + i % (2 * COLS)] : 0;
     }
-    worst = fmax(worst, error_of_bf16(out, want, 6 * 2 * COLS));
+    worst = worse_of(worst, error_of_bf16(out, want, 6 * 2 * COLS));
     static float wide[ROWS * 2 * COLS];
     float *device_wide = (float *)device_poisoned(sizeof(wide));
     cuda_logits_to_f32(launch, device_wide, x.device, 0, ROWS * 2 * COLS);

@@ -3,9 +3,9 @@
 //
 // Rows in shared memory are one token's head_dim elements plus 16 bytes, an odd number of 16-byte
 // units, so that the eight rows an ldmatrix reads lie in different banks. bf16 caches multiply in
-// bf16; e4m3 caches are widened to f16 (exact) in registers. There a 16-byte unit holds 16 elements,
-// and what ldmatrix hands each lane is four neighbours; the dot product does not care about the
-// order of its terms, so q is laid out to match, and output columns come out interleaved.
+// bf16; e4m3 caches are widened to f16 (exact) in registers. There a 16-byte unit holds 16
+// elements, and what ldmatrix hands each lane is four neighbours; the dot product does not care
+// about the order of its terms, so q is laid out to match, and output columns come out interleaved.
 #pragma once
 
 #include "ops/cuda/common.cuh"
@@ -68,8 +68,7 @@ DEVICE void multiply_keys(float s[2][4], const uint32_t q[D / 16][4], uint32_t t
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const uint32_t *a = q[kk + i / 2];
-                mma_16816<true>(s[i % 2], a[0], a[1], a[2], a[3],
-                                e4m3x2_to_f16x2((uint16_t)r[i]),
+                mma_16816<true>(s[i % 2], a[0], a[1], a[2], a[3], e4m3x2_to_f16x2((uint16_t)r[i]),
                                 e4m3x2_to_f16x2((uint16_t)(r[i] >> 16)));
             }
         }

@@ -1,17 +1,20 @@
 // Decode attention: one query token per sequence, split over the keys.
 //
-// The keys of all sequences, in pages of 16 tokens, are laid end to end and cut into equal runs, one
-// per CTA of a kv head, so that every multiprocessor reads the same amount whatever the lengths are.
-// A run covers segments: (sequence, pages). The plan lists them; it is built once a step and serves
-// every kv head and layer. A warp takes every fourth page of a segment through its own ring of
-// cp.async stages and keeps its own softmax, so warps meet only at the end of a segment. The query
-// heads of a kv head are the 16 rows of the matrix fragments: keys are read once for all of them.
+// The keys of all sequences, in pages of 16 tokens, are laid end to end and cut into equal runs,
+// one per CTA of a kv head, so that every multiprocessor reads the same amount whatever the lengths
+// are. A run covers segments: (sequence, pages). The plan lists them; it is built once a step and
+// serves every kv head and layer. A warp takes every fourth page of a segment through its own ring
+// of cp.async stages, which runs on into the next segment, and keeps its own softmax, so warps meet
+// only at the end of a segment. The query heads of a kv head are the 16 rows of the matrix
+// fragments: keys are read once for all of them.
 //
-// A sequence in one segment is written at once. Otherwise each segment leaves its partial result and
-// the last of them to finish adds them up in the order of the keys, so the arrival order is not seen.
+// A sequence in one segment is written at once. Otherwise each segment leaves its partial result
+// and the last of them to finish adds them up in the order of the keys, so the arrival order is not
+// seen.
 #include "ops/cuda/attention.cuh"
 
 enum { WARPS = 4, MAX_FIXED_SPLITS = 16, PLAN_THREADS = 1024 };
+enum { MERGE_ROWS = 4 }; // merged at a time, so that the rings may stay as they are
 
 struct segment {
     int32_t seq, page_begin, page_end, num_keys;
@@ -73,8 +76,8 @@ DEVICE int fixed_pages_per_split(int pages)
     return max(16, (split + WARPS - 1) / WARPS * WARPS);
 }
 
-static __global__ __launch_bounds__(PLAN_THREADS) void
-plan_kernel(const __grid_constant__ struct plan_args a)
+static __global__
+__launch_bounds__(PLAN_THREADS) void plan_kernel(const __grid_constant__ struct plan_args a)
 {
     __shared__ int warps[32];
     __shared__ int last;
@@ -93,8 +96,6 @@ plan_kernel(const __grid_constant__ struct plan_args a)
     __syncthreads();
     int num_pages = last;
     int run = max(WARPS, (num_pages + num_ctas - 1) / num_ctas); // pages per CTA
-    if (num_pages > WARPS * num_ctas / 2)
-        run = max(run, 2 * WARPS); // a page per warp and turn: shorter runs only add merging
 
     int pages_before = 0;
     for (int base = 0; base < a.num_seqs; base += PLAN_THREADS) {
@@ -118,8 +119,9 @@ plan_kernel(const __grid_constant__ struct plan_args a)
                 if (begin + from == cta * run)
                     cta_first[cta] = slot + i;
             }
-            struct segment g = {s,         first_key / PAGE + from, first_key / PAGE + to, keys,
-                                first_key, slot + i,                slot,                  num};
+            struct segment g = {
+                s,  first_key / PAGE + from, first_key / PAGE + to, keys, first_key, slot + i, slot,
+                num};
             segments[slot + i] = g;
         }
         if (threadIdx.x == PLAN_THREADS - 1)
@@ -144,11 +146,11 @@ plan_kernel(const __grid_constant__ struct plan_args a)
 template <int D, bool FP8> struct ring {
     static constexpr int PAGE_BYTES = PAGE * kv_tile<D, FP8>::PITCH;
     static constexpr int STAGE_BYTES = 2 * PAGE_BYTES; // keys, values
-    static constexpr int FIT = 106 * 1024 / (WARPS * STAGE_BYTES);
-    static constexpr int STAGES = FIT > 8 ? 8 : FIT < 2 ? 2 : FIT;
-    static constexpr int MERGE_BYTES = WARPS * 16 * (D + 2) * 4;
+    static constexpr int FIT = 104 * 1024 / (WARPS * STAGE_BYTES);
+    static constexpr int STAGES = FIT > 8 ? 8 : FIT < 3 ? 3 : FIT;
+    static constexpr int MERGE_BYTES = WARPS * MERGE_ROWS * (D + 2) * 4;
     static constexpr int RING_BYTES = WARPS * STAGES * STAGE_BYTES;
-    static constexpr int BYTES = RING_BYTES > MERGE_BYTES ? RING_BYTES : MERGE_BYTES;
+    static constexpr int BYTES = RING_BYTES + MERGE_BYTES;
 };
 
 template <int D, bool FP8>
@@ -216,14 +218,76 @@ DEVICE void add_page(struct warp_state<D> &w, const uint32_t q[D / 16][4], uint3
     multiply_values<D, FP8>(w.o, p, stage + ring<D, FP8>::PAGE_BYTES);
 }
 
-/** Pages warp, warp + WARPS, ... of the segment. */
+/** Where a warp's loads are: it takes pages warp, warp + WARPS, ... of each segment. */
+struct cursor {
+    const struct segment *at, *end;
+    int first, num, turn; // page of turn 0; turns in this segment; the next one
+    int num_keys;
+    const int32_t *table;
+    int blocks, blocks_after; // of this round of 32 turns and the next, one per lane
+    int num_issued;           // over all segments
+};
+
+DEVICE int first_page(const struct segment &g)
+{
+    return g.page_begin + (int)threadIdx.x / 32;
+}
+
+DEVICE int num_turns(const struct segment &g)
+{
+    return (g.page_end - first_page(g) + WARPS - 1) / WARPS;
+}
+
+DEVICE int block_of_turn(const struct attention_decode_args &a, const struct cursor &c, int turn)
+{
+    return turn < c.num ? c.table[(c.first + turn * WARPS) / (a.cache.block_size / PAGE)] : 0;
+}
+
+DEVICE void open_segment(const struct attention_decode_args &a, struct cursor &c)
+{
+    struct segment g = *c.at;
+    int lane = threadIdx.x % 32;
+    c.first = first_page(g);
+    c.num = num_turns(g);
+    c.turn = 0;
+    c.num_keys = g.num_keys;
+    c.table = a.block_table + (size_t)g.seq * a.max_blocks;
+    c.blocks = block_of_turn(a, c, lane);
+    c.blocks_after = block_of_turn(a, c, 32 + lane);
+}
+
+/** Starts loading the next page, of this segment or a later one. */
 template <int D, bool FP8>
-DEVICE void walk_pages(const struct attention_decode_args &a, struct warp_state<D> &w,
-                       const struct segment &g, int head, int first_row, uint32_t smem)
+DEVICE void issue_page(const struct attention_decode_args &a, struct cursor &c, uint32_t stages,
+                       int head)
 {
     typedef ring<D, FP8> r;
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int group = a.num_heads / a.cache.num_kv_heads;
+    while (c.turn >= c.num && c.at + 1 < c.end) {
+        c.at++;
+        open_segment(a, c);
+    }
+    if (c.turn < c.num) {
+        if (c.turn > 0 && c.turn % 32 == 0) {
+            c.blocks = c.blocks_after;
+            c.blocks_after = block_of_turn(a, c, c.turn + 32 + (int)threadIdx.x % 32);
+        }
+        int block = __shfl_sync(0xffffffffu, c.blocks, c.turn % 32);
+        load_page<D, FP8>(a, stages + c.num_issued % r::STAGES * r::STAGE_BYTES, block,
+                          c.first + c.turn * WARPS, head, c.num_keys);
+        c.turn++;
+    }
+    cp_async_commit();
+    c.num_issued++;
+}
+
+/** This warp's pages of a segment; `num_used`: pages it took before. */
+template <int D, bool FP8>
+DEVICE void walk_pages(const struct attention_decode_args &a, struct warp_state<D> &w,
+                       struct cursor &c, const struct segment &g, int head, int first_row,
+                       uint32_t stages, int *num_used)
+{
+    typedef ring<D, FP8> r;
+    int lane = threadIdx.x % 32, group = a.num_heads / a.cache.num_kv_heads;
     const __nv_bfloat16 *rows[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -237,46 +301,19 @@ DEVICE void walk_pages(const struct attention_decode_args &a, struct warp_state<
 #pragma unroll
     for (int i = 0; i < D / 8; i++)
         w.o[i][0] = w.o[i][1] = w.o[i][2] = w.o[i][3] = 0;
-
-    const int32_t *table = a.block_table + (size_t)g.seq * a.max_blocks;
-    int first = g.page_begin + warp;
-    int num = first < g.page_end ? (g.page_end - first + WARPS - 1) / WARPS : 0;
-    uint32_t stages = smem + warp * r::STAGES * r::STAGE_BYTES;
-    // Block ids of the next 32 turns, one per lane, fetched 32 turns ahead.
-    int per_block = a.cache.block_size / PAGE;
-    int blocks = lane < num ? table[(first + lane * WARPS) / per_block] : 0;
-    int blocks_after = 32 + lane < num ? table[(first + (32 + lane) * WARPS) / per_block] : 0;
-    int issued = 0;
-    auto issue = [&]() {
-        if (issued < num) {
-            if (issued > 0 && issued % 32 == 0) {
-                blocks = blocks_after;
-                int turn = issued + 32 + lane;
-                blocks_after = turn < num ? table[(first + turn * WARPS) / per_block] : 0;
-            }
-            int block = __shfl_sync(0xffffffffu, blocks, issued % 32);
-            load_page<D, FP8>(a, stages + issued % r::STAGES * r::STAGE_BYTES, block,
-                              first + issued * WARPS, head, g.num_keys);
-        }
-        cp_async_commit();
-        issued++;
-    };
-#pragma unroll 1
-    for (int i = 0; i < r::STAGES - 1; i++)
-        issue();
-
     uint32_t q[D / 16][4];
     load_q_fragments<D, FP8>(q, rows);
     float scale = a.scale * LOG2E * (FP8 ? a.cache.k_scale : 1.0f);
+    int num = num_turns(g), first = first_page(g);
 #pragma unroll 1
     for (int i = 0; i < num; i++) {
         cp_async_wait<r::STAGES - 2>();
         __syncwarp(); // the page is whole, and all lanes are done with the stage filled next
-        issue();
-        add_page<D, FP8>(w, q, stages + i % r::STAGES * r::STAGE_BYTES,
+        issue_page<D, FP8>(a, c, stages, head);
+        add_page<D, FP8>(w, q, stages + *num_used % r::STAGES * r::STAGE_BYTES,
                          (first + i * WARPS) * PAGE, g, scale);
+        ++*num_used;
     }
-    cp_async_wait<0>();
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         w.sum[h] += __shfl_xor_sync(0xffffffffu, w.sum[h], 1);
@@ -284,26 +321,98 @@ DEVICE void walk_pages(const struct attention_decode_args &a, struct warp_state<
     }
 }
 
-/** Adds up the partial results of one sequence and kv head, in the order of its keys. */
-template <int D>
-DEVICE void combine_slots(const struct attention_decode_args &a, const struct segment &g, int head,
-                          int first_row, int num_rows, const float *part_o, const float *part_lse)
+/** Scratch: arrival counters [max_seqs, num_heads], log-sums and sums of each slot. */
+struct partials {
+    uint32_t *counters;
+    float *lse, *o;
+};
+
+/** The warps' results of rows [row_begin, row_begin + MERGE_ROWS) → the output or the slot. */
+template <int D, bool FP8>
+DEVICE void merge_rows(const struct attention_decode_args &a, const struct warp_state<D> &w,
+                       const struct segment &g, const struct partials &part, int first_head,
+                       int num_rows, int row_begin, float *merge_o)
 {
-    int group = a.num_heads / a.cache.num_kv_heads;
-    for (int e = (int)threadIdx.x; e < num_rows * D; e += WARPS * 32) {
-        int h = head * group + first_row + e / D;
-        float best = -INFINITY, sum = 0, o = 0;
-        for (int i = 0; i < g.num_slots; i++)
-            best = fmaxf(best, __ldcg(part_lse + (size_t)(g.first_slot + i) * a.num_heads + h));
-#pragma unroll 4
-        for (int i = 0; i < g.num_slots; i++) {
-            size_t at = (size_t)(g.first_slot + i) * a.num_heads + h;
-            float weight = exp2_fast(__ldcg(part_lse + at) - best);
-            sum += weight;
-            o += weight * __ldcg(part_o + at * D + e % D);
+    float *merge_max = merge_o + WARPS * MERGE_ROWS * D,
+          *merge_sum = merge_max + WARPS * MERGE_ROWS;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    __syncthreads(); // the last use of the memory is over
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int row = lane / 4 + 8 * h - row_begin;
+        if (row < 0 || row >= MERGE_ROWS)
+            continue;
+        row += warp * MERGE_ROWS;
+        if (lane % 4 == 0) {
+            merge_max[row] = w.max[h];
+            merge_sum[row] = w.sum[h];
         }
-        ((__nv_bfloat16 *)a.out)[((size_t)g.seq * a.num_heads + h) * D + e % D] =
-            __float2bfloat16(o / sum);
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) {
+            merge_o[row * D + output_dim<FP8>(i, 0)] = w.o[i][2 * h];
+            merge_o[row * D + output_dim<FP8>(i, 1)] = w.o[i][2 * h + 1];
+        }
+    }
+    __syncthreads();
+    int end = min(MERGE_ROWS, num_rows - row_begin) * D;
+    for (int e = (int)threadIdx.x; e < end; e += WARPS * 32) {
+        int row = e / D, d = e % D, head = first_head + row_begin + row;
+        float best = -INFINITY, sum = 0, o = 0;
+#pragma unroll
+        for (int i = 0; i < WARPS; i++)
+            best = fmaxf(best, merge_max[i * MERGE_ROWS + row]);
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) {
+            float weight = exp2_fast(merge_max[i * MERGE_ROWS + row] - best);
+            sum += weight * merge_sum[i * MERGE_ROWS + row];
+            o += weight * merge_o[(i * MERGE_ROWS + row) * D + d];
+        }
+        o = o / sum * (FP8 ? a.cache.v_scale : 1.0f);
+        if (g.num_slots == 1) {
+            ((__nv_bfloat16 *)a.out)[((size_t)g.seq * a.num_heads + head) * D + d] =
+                __float2bfloat16(o);
+        } else {
+            size_t slot = (size_t)g.slot * a.num_heads + head;
+            part.o[slot * D + d] = o;
+            if (d == 0)
+                part.lse[slot] = best + __log2f(sum);
+        }
+    }
+}
+
+/** Adds up the partial results of one sequence and kv head, in the order of its keys. A warp per
+ *  row: the slots' weights first, a lane each, then their sums. */
+template <int D>
+DEVICE void combine_slots(const struct attention_decode_args &a, const struct segment &g,
+                          const struct partials &part, int first_head, int num_rows)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int row = warp; row < num_rows; row += WARPS) {
+        size_t at = (size_t)g.first_slot * a.num_heads + first_head + row;
+        float best = -INFINITY, sum = 0, o[D / 32] = {};
+        for (int i = lane; i < g.num_slots; i += 32)
+            best = fmaxf(best, __ldcg(part.lse + at + (size_t)i * a.num_heads));
+        best = warp_max(best);
+        for (int first = 0; first < g.num_slots; first += 32) {
+            int num = min(32, g.num_slots - first);
+            const float *lse = part.lse + at + (size_t)(first + lane) * a.num_heads;
+            float own = lane < num ? exp2_fast(__ldcg(lse) - best) : 0.0f;
+            sum += own;
+#pragma unroll 8
+            for (int i = 0; i < num; i++) {
+                float weight = __shfl_sync(0xffffffffu, own, i);
+                const float *src = part.o + (at + (size_t)(first + i) * a.num_heads) * D + lane;
+#pragma unroll
+                for (int d = 0; d < D / 32; d++)
+                    o[d] += weight * __ldcg(src + 32 * d);
+            }
+        }
+        float factor = 1.0f / warp_sum(sum);
+        __nv_bfloat16 *out =
+            (__nv_bfloat16 *)a.out + ((size_t)g.seq * a.num_heads + first_head + row) * D + lane;
+#pragma unroll
+        for (int d = 0; d < D / 32; d++)
+            out[32 * d] = __float2bfloat16(o[d] * factor);
     }
 }
 
@@ -312,87 +421,60 @@ __global__ __launch_bounds__(WARPS * 32, D > 128 ? 1 : 2) void decode_kernel(
     const __grid_constant__ struct attention_decode_args a)
 {
     extern __shared__ __align__(128) char smem[];
+    typedef ring<D, FP8> r;
     __shared__ bool is_last;
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int head = blockIdx.y, first_row = (int)blockIdx.z * 16;
     int group = a.num_heads / a.cache.num_kv_heads, num_rows = min(16, group - first_row);
+    int first_head = head * group + first_row;
     const int32_t *cta_first = a.plan.memory + 1;
     const struct segment *segments =
         (const struct segment *)(a.plan.memory + plan_header_words(a.plan.num_ctas));
-    int num_slots_max = a.plan.fixed_splits ? a.plan.max_seqs * MAX_FIXED_SPLITS
-                                            : a.plan.max_seqs + a.plan.num_ctas;
-    // Scratch: arrival counters [max_seqs, num_heads], log-sums and sums of each slot.
-    uint32_t *counters = (uint32_t *)a.scratch;
-    float *part_lse = (float *)(counters + (size_t)a.plan.max_seqs * a.num_heads);
-    float *part_o = part_lse + (size_t)num_slots_max * a.num_heads;
-    float *merge_o = (float *)smem, *merge_max = merge_o + WARPS * 16 * D,
-          *merge_sum = merge_max + WARPS * 16;
+    int num_slots = a.plan.fixed_splits ? a.plan.max_seqs * MAX_FIXED_SPLITS
+                                        : a.plan.max_seqs + a.plan.num_ctas;
+    struct partials part;
+    part.counters = (uint32_t *)a.scratch;
+    part.lse = (float *)(part.counters + (size_t)a.plan.max_seqs * a.num_heads);
+    part.o = part.lse + (size_t)num_slots * a.num_heads;
 
     dependency_wait();
     dependents_launch();
-    int end = cta_first[blockIdx.x + 1];
-    for (int at = cta_first[blockIdx.x]; at < end; at++) {
-        struct segment g = segments[at];
+    struct cursor c = {};
+    c.at = segments + cta_first[blockIdx.x];
+    c.end = segments + cta_first[blockIdx.x + 1];
+    if (c.at == c.end)
+        return;
+    const struct segment *at = c.at, *end = c.end;
+    uint32_t stages = smem_address(smem) + threadIdx.x / 32 * r::STAGES * r::STAGE_BYTES;
+    int num_used = 0;
+    open_segment(a, c);
+#pragma unroll 1
+    for (int i = 0; i < r::STAGES - 1; i++)
+        issue_page<D, FP8>(a, c, stages, head);
+#pragma unroll 1
+    for (; at < end; at++) {
+        struct segment g = *at;
         struct warp_state<D> w;
-        walk_pages<D, FP8>(a, w, g, head, first_row, smem_address(smem));
-        __syncthreads(); // the rings are free
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            int row = lane / 4 + 8 * h;
-            if (row >= num_rows)
-                continue;
-            if (lane % 4 == 0) {
-                merge_max[warp * 16 + row] = w.max[h];
-                merge_sum[warp * 16 + row] = w.sum[h];
-            }
-#pragma unroll
-            for (int i = 0; i < D / 8; i++) {
-                merge_o[(warp * 16 + row) * D + output_dim<FP8>(i, 0)] = w.o[i][2 * h];
-                merge_o[(warp * 16 + row) * D + output_dim<FP8>(i, 1)] = w.o[i][2 * h + 1];
-            }
+        walk_pages<D, FP8>(a, w, c, g, head, first_row, stages, &num_used);
+        for (int row = 0; row < num_rows; row += MERGE_ROWS)
+            merge_rows<D, FP8>(a, w, g, part, first_head, num_rows, row,
+                               (float *)(smem + r::RING_BYTES));
+        if (g.num_slots == 1)
+            continue;
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            uint32_t *counter = part.counters + (size_t)g.seq * a.num_heads + first_head;
+            is_last = atomicAdd(counter, 1u) == (uint32_t)g.num_slots - 1;
+            if (is_last)
+                *counter = 0; // for the next launch
         }
         __syncthreads();
-        for (int e = (int)threadIdx.x; e < num_rows * D; e += WARPS * 32) {
-            int row = e / D, d = e % D, h = head * group + first_row + row;
-            float best = -INFINITY, sum = 0, o = 0;
-#pragma unroll
-            for (int i = 0; i < WARPS; i++)
-                best = fmaxf(best, merge_max[i * 16 + row]);
-#pragma unroll
-            for (int i = 0; i < WARPS; i++) {
-                float weight = exp2_fast(merge_max[i * 16 + row] - best);
-                sum += weight * merge_sum[i * 16 + row];
-                o += weight * merge_o[(i * 16 + row) * D + d];
-            }
-            o = o / sum * (FP8 ? a.cache.v_scale : 1.0f);
-            if (g.num_slots == 1) {
-                ((__nv_bfloat16 *)a.out)[((size_t)g.seq * a.num_heads + h) * D + d] =
-                    __float2bfloat16(o);
-            } else {
-                size_t slot = (size_t)g.slot * a.num_heads + h;
-                part_o[slot * D + d] = o;
-                if (d == 0)
-                    part_lse[slot] = best + __log2f(sum);
-            }
-        }
-        if (g.num_slots > 1) {
-            uint32_t *counter =
-                counters + (size_t)g.seq * a.num_heads + head * group + first_row;
+        if (is_last) {
             __threadfence();
-            __syncthreads();
-            if (threadIdx.x == 0) {
-                is_last = atomicAdd(counter, 1u) == (uint32_t)g.num_slots - 1;
-                if (is_last)
-                    *counter = 0; // for the next launch
-            }
-            __syncthreads();
-            if (is_last) {
-                __threadfence();
-                combine_slots<D>(a, g, head, first_row, num_rows, part_o, part_lse);
-            }
+            combine_slots<D>(a, g, part, first_head, num_rows);
         }
-        __syncthreads(); // before the rings fill again
     }
+    cp_async_wait<0>();
 }
 
 // ---- Launchers -----------------------------------------------------------------------------

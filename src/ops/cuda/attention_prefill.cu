@@ -42,8 +42,9 @@ DEVICE void load_tile(const struct attention_prefill_args &a, uint32_t dst, cons
 }
 
 template <int D, bool FP8>
-__global__ __launch_bounds__(THREADS, 1) void prefill_kernel(
-    const __grid_constant__ struct attention_prefill_args a)
+__global__
+__launch_bounds__(THREADS,
+                  1) void prefill_kernel(const __grid_constant__ struct attention_prefill_args a)
 {
     extern __shared__ __align__(128) char smem[];
     constexpr int SUB = D > 128 ? 16 : TOKENS; // tokens per softmax step, as registers allow
@@ -63,10 +64,10 @@ __global__ __launch_bounds__(THREADS, 1) void prefill_kernel(
         int row = t.first_row + warp * 16 + lane / 4 + 8 * h;
         int token = row / t.group;
         position[h] = t.num_cached + token;
-        rows[h] = row < t.num_rows ? (const __nv_bfloat16 *)a.q +
-                                         (size_t)(t.query_start + token) * a.q_stride +
-                                         (size_t)(head * t.group + row % t.group) * D
-                                   : NULL;
+        rows[h] = row < t.num_rows
+                      ? (const __nv_bfloat16 *)a.q + (size_t)(t.query_start + token) * a.q_stride +
+                            (size_t)(head * t.group + row % t.group) * D
+                      : NULL;
     }
     uint32_t q[D / 16][4];
     load_q_fragments<D, FP8>(q, rows);

@@ -44,8 +44,8 @@ DEVICE void produce(const struct wgmma_args &w, const struct prefill_tile &t, st
         int row = 0;
         if (is_copying) {
             int token = tile * TOKENS + page * PAGE;
-            row = (table[token / cache.block_size] * cache.num_kv_heads + head) *
-                      cache.block_size + token % cache.block_size;
+            row = (table[token / cache.block_size] * cache.num_kv_heads + head) * cache.block_size +
+                  token % cache.block_size;
         }
         uint32_t dst = base + stage * 2 * TILE_BYTES + panel * PANEL_BYTES + page * PAGE * 128;
         barrier_wait(&b->k_empty[stage], parity);
@@ -94,7 +94,8 @@ struct softmax_state {
     int position[2];
 };
 
-/** Scores → weights below the running maximum; shrink: what earlier sums are to be multiplied by. */
+/** Scores → weights below the running maximum; shrink: what earlier sums are to be multiplied by.
+ */
 DEVICE void softmax(float s[TOKENS / 8][4], struct softmax_state &r,
                     const struct attention_prefill_args &a, const struct prefill_tile &t, int first,
                     float scale)
@@ -266,8 +267,8 @@ DEVICE void consume(const struct attention_prefill_args &a, const struct prefill
 }
 
 template <int D>
-__global__ __launch_bounds__(THREADS, 1) void prefill_wgmma_kernel(
-    const __grid_constant__ struct wgmma_args w)
+__global__
+__launch_bounds__(THREADS, 1) void prefill_wgmma_kernel(const __grid_constant__ struct wgmma_args w)
 {
     extern __shared__ char unaligned[];
     __shared__ struct barriers b;

@@ -17,8 +17,8 @@ DEVICE float gelu_tanh(float x)
 }
 
 template <bool GELU>
-static __global__ __launch_bounds__(THREADS) void
-act_kernel(const __grid_constant__ struct act_args a)
+static __global__
+__launch_bounds__(THREADS) void act_kernel(const __grid_constant__ struct act_args a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     dependents_launch();
@@ -44,8 +44,8 @@ struct gather_args {
     int64_t total;
 };
 
-static __global__ __launch_bounds__(THREADS) void
-gather_kernel(const __grid_constant__ struct gather_args a)
+static __global__
+__launch_bounds__(THREADS) void gather_kernel(const __grid_constant__ struct gather_args a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     dependents_launch();
@@ -74,8 +74,8 @@ struct widen_args {
     int64_t total;
 };
 
-static __global__ __launch_bounds__(THREADS) void
-widen_kernel(const __grid_constant__ struct widen_args a)
+static __global__
+__launch_bounds__(THREADS) void widen_kernel(const __grid_constant__ struct widen_args a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     dependents_launch();
@@ -95,8 +95,8 @@ static void launch_flat(const struct cuda_launch *launch, const void *kernel, in
                         void *args)
 {
     if (total > 0)
-        launch_kernel(launch, kernel, dim3((unsigned)((total + THREADS - 1) / THREADS)), THREADS,
-                      0, args);
+        launch_kernel(launch, kernel, dim3((unsigned)((total + THREADS - 1) / THREADS)), THREADS, 0,
+                      args);
 }
 
 void cuda_act_and_mul(const struct cuda_launch *launch, void *out, const void *gate_up,
@@ -113,9 +113,9 @@ void cuda_act_and_mul(const struct cuda_launch *launch, void *out, const void *g
 void cuda_gather_rows(const struct cuda_launch *launch, void *out, const void *table,
                       const int32_t *ids, float scale, int32_t num_ids, int32_t num_rows, int32_t n)
 {
-    struct gather_args args = {(__nv_bfloat16 *)out, (const __nv_bfloat16 *)table, ids, scale,
-                               num_rows,             n / 8,
-                               (int64_t)num_ids * (n / 8)};
+    struct gather_args args = {
+        (__nv_bfloat16 *)out,      (const __nv_bfloat16 *)table, ids, scale, num_rows, n / 8,
+        (int64_t)num_ids * (n / 8)};
     launch_flat(launch, (const void *)gather_kernel, args.total, &args);
 }
 

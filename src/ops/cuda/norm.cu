@@ -7,7 +7,7 @@ enum { MAX_TURNS = 4, MAX_THREADS = 1024 };
 
 struct norm_args {
     __nv_bfloat16 *out;
-    const __nv_bfloat16 *x; // NULL with a residual: nothing is added
+    const __nv_bfloat16 *x;  // NULL with a residual: nothing is added
     __nv_bfloat16 *residual; // NULL: x alone
     const __nv_bfloat16 *weight;
     float eps;
@@ -15,8 +15,8 @@ struct norm_args {
 };
 
 template <int TURNS>
-static __global__ __launch_bounds__(MAX_THREADS) void
-norm_kernel(const __grid_constant__ struct norm_args a)
+static __global__
+__launch_bounds__(MAX_THREADS) void norm_kernel(const __grid_constant__ struct norm_args a)
 {
     __shared__ float partial[32];
     size_t row = (size_t)blockIdx.x * a.n;

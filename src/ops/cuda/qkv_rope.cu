@@ -5,13 +5,14 @@
 
 enum { WARPS = 8 };
 
-
 /** PER neighbouring elements; aligned for one access where PER is a power of two. */
 template <int PER> DEVICE void load_elements(float v[PER], const __nv_bfloat16 *src)
 {
-    struct __align__(PER % 3 ? 2 * PER : 2) aligned {
+    struct __align__(PER % 3 ? 2 * PER : 2) aligned
+    {
         __nv_bfloat16 e[PER];
-    } in = *(const struct aligned *)src;
+    }
+    in = *(const struct aligned *)src;
 #pragma unroll
     for (int i = 0; i < PER; i++)
         v[i] = __bfloat162float(in.e[i]);
@@ -19,9 +20,11 @@ template <int PER> DEVICE void load_elements(float v[PER], const __nv_bfloat16 *
 
 template <int PER> DEVICE void store_elements(__nv_bfloat16 *dst, const float v[PER])
 {
-    struct __align__(PER % 3 ? 2 * PER : 2) aligned {
+    struct __align__(PER % 3 ? 2 * PER : 2) aligned
+    {
         __nv_bfloat16 e[PER];
-    } out;
+    }
+    out;
 #pragma unroll
     for (int i = 0; i < PER; i++)
         out.e[i] = __float2bfloat16(v[i]);
@@ -30,17 +33,18 @@ template <int PER> DEVICE void store_elements(__nv_bfloat16 *dst, const float v[
 
 template <int PER> DEVICE void store_fp8(uint8_t *dst, const float v[PER], float scale)
 {
-    struct __align__(PER % 3 ? PER : 1) aligned {
+    struct __align__(PER % 3 ? PER : 1) aligned
+    {
         uint8_t e[PER];
-    } out;
+    }
+    out;
 #pragma unroll
     for (int i = 0; i < PER; i++)
         out.e[i] = __nv_cvt_float_to_fp8(v[i] / scale, __NV_SATFINITE, __NV_E4M3);
     *(struct aligned *)dst = out;
 }
 
-template <int PER>
-DEVICE void normalise(float v[PER], const __nv_bfloat16 *weight, float eps)
+template <int PER> DEVICE void normalise(float v[PER], const __nv_bfloat16 *weight, float eps)
 {
     float squares = 0, w[PER];
 #pragma unroll
@@ -72,8 +76,8 @@ template <int PER> DEVICE void rotate(float v[PER], const float *cos_sin, int ro
 }
 
 template <int D>
-static __global__ __launch_bounds__(WARPS * 32) void
-qkv_rope_kernel(const __grid_constant__ struct qkv_rope_args a)
+static __global__
+__launch_bounds__(WARPS * 32) void qkv_rope_kernel(const __grid_constant__ struct qkv_rope_args a)
 {
     constexpr int PER = D / 32;
     int lane = threadIdx.x % 32;

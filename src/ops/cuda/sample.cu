@@ -37,7 +37,8 @@ struct block_memory {
     double rank_mass[BINS_PER_RANK];
     // Written by the other ranks, one entry each.
     struct ranked first[CLUSTER];
-    uint32_t flags[CLUSTER], num_ties[CLUSTER];
+    uint32_t flags[CLUSTER]; // of the logits before the adjustments, bad ones after them too
+    uint32_t num_ties[CLUSTER];
     double total[CLUSTER];
     struct crossing found;
     // Of this block's warps.
@@ -45,8 +46,6 @@ struct block_memory {
     double warp_total[SAMPLE_WARPS];
     uint32_t warp_ties[SAMPLE_WARPS];
 };
-
-enum { FLAG_BAD = 1, FLAG_ANY = 2 }; // NaN or +infinity; a finite logit, before the adjustments
 
 struct sample_args {
     int32_t *token_ids;
@@ -62,7 +61,7 @@ struct row_state {
     struct block_memory *m;
     int32_t first_id, share, rank;
     float max, slices_per_logit; // slices_per_logit: SLICES_PER_NAT / temperature
-    float min_logit;             // min-p's threshold
+    float floor; // what lies below is not kept: min-p's threshold, or near below a cut
     struct cut top_k, top_p;
 };
 
@@ -165,11 +164,20 @@ DEVICE int slice_of(const struct row_state &r, float x)
     return (int)fminf((r.max - x) * r.slices_per_logit, BINS - 1);
 }
 
+/** A little below the slice's lowest logits; -infinity past the last slice. */
+DEVICE float slice_floor(const struct row_state &r, int slice)
+{
+    if (slice >= BINS)
+        return -INFINITY;
+    float low = r.max - ((float)slice + 1.01f) / r.slices_per_logit;
+    return low - 1e-6f * fabsf(low); // where a slice is narrower than the float's steps
+}
+
 /** Relative to the slice's top, 28 bits. */
 DEVICE uint32_t weight_in_slice(const struct row_state &r, float x, int slice)
 {
     float below_top = (r.max - x) * r.slices_per_logit - (float)slice;
-    return (uint32_t)(exp2f(-LOG2E / SLICES_PER_NAT * below_top) * 0x1p28f);
+    return (uint32_t)(exp2_fast(-LOG2E / SLICES_PER_NAT * below_top) * 0x1p28f);
 }
 
 DEVICE bool is_kept(const struct cut &c, int slice, uint32_t key)
@@ -294,12 +302,18 @@ DEVICE struct cut find_cut(const struct row_state &r, bool by_mass, double targe
 {
     const struct cut all_but_open = {BINS - 2, 0, ALL_TIES};
     clear_bins(r);
-    for (int i = (int)threadIdx.x; i < r.share; i += SAMPLE_THREADS) {
-        float x = r.x[i];
-        int slice = slice_of(r, x);
-        if (slice < BINS - 1 &&
-            (!by_mass || (x >= r.min_logit && is_kept(r.top_k, slice, ordered_key(x)))))
-            add_to_bin(r, slice, by_mass, x, slice);
+    float floor = by_mass ? r.floor : -INFINITY;
+    for (int i = 4 * (int)threadIdx.x; i < r.share; i += 4 * SAMPLE_THREADS) {
+        float x[4];
+        *(float4 *)x = *(const float4 *)(r.x + i);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            if (!(x[j] >= floor))
+                continue;
+            int slice = slice_of(r, x[j]);
+            if (slice < BINS - 1 && (!by_mass || is_kept(r.top_k, slice, ordered_key(x[j]))))
+                add_to_bin(r, slice, by_mass, x[j], slice);
+        }
     }
     struct crossing c = find_crossing(r, by_mass, true, 1, 0, &target);
     if (c.bin < 0)
@@ -308,20 +322,23 @@ DEVICE struct cut find_cut(const struct row_state &r, bool by_mass, double targe
     int slice = c.bin;
     double scale = exp(-(double)slice / SLICES_PER_NAT);
     // Bounds of the slice's keys, a little wide: rounding in slice_of() stays inside.
-    float step = 1.0f / r.slices_per_logit;
-    uint32_t low = ordered_key(r.max - ((float)slice + 1.01f) * step) - 2;
-    uint32_t high = ordered_key(r.max - ((float)slice - 0.01f) * step) + 2;
+    uint32_t low = ordered_key(slice_floor(r, slice)) - 2;
+    uint32_t high = ordered_key(r.max - ((float)slice - 0.01f) / r.slices_per_logit) + 2;
     for (;;) {
         if (c.count == 1 || (!by_mass && c.before + c.mass == target))
             return found; // the bin stays whole
         int bits = 32 - __clz(high - low), shift = bits > 10 ? bits - 10 : 0;
         clear_bins(r);
-        for (int i = (int)threadIdx.x; i < r.share; i += SAMPLE_THREADS) {
-            float x = r.x[i];
-            uint32_t key = ordered_key(x);
-            if (key >= low && key <= high && slice_of(r, x) == slice &&
-                (!by_mass || (x >= r.min_logit && is_kept(r.top_k, slice, key))))
-                add_to_bin(r, (int)((high - key) >> shift), by_mass, x, slice);
+        for (int i = 4 * (int)threadIdx.x; i < r.share; i += 4 * SAMPLE_THREADS) {
+            float x[4];
+            *(float4 *)x = *(const float4 *)(r.x + i);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                uint32_t key = ordered_key(x[j]);
+                if (key >= low && key <= high && slice_of(r, x[j]) == slice &&
+                    (!by_mass || (x[j] >= r.floor && is_kept(r.top_k, slice, key))))
+                    add_to_bin(r, (int)((high - key) >> shift), by_mass, x[j], slice);
+            }
         }
         c = find_crossing(r, by_mass, false, scale, c.before, &target);
         if (c.bin < 0)
@@ -347,7 +364,9 @@ DEVICE struct cut find_cut(const struct row_state &r, bool by_mass, double targe
 DEVICE float weigh(const struct row_state &r, int i, int end, uint32_t *num_ties)
 {
     float x = i < end ? r.x[i] : -INFINITY;
-    bool is_in = x > -INFINITY && x >= r.min_logit;
+    bool is_in = x > -INFINITY && x >= r.floor;
+    if (!__any_sync(0xffffffffu, is_in))
+        return 0.0f;
     if (r.top_k.slice < BINS || r.top_p.slice < BINS) {
         int slice = slice_of(r, x);
         uint32_t key = ordered_key(x);
@@ -361,7 +380,7 @@ DEVICE float weigh(const struct row_state &r, int i, int end, uint32_t *num_ties
             *num_ties += __popc(ties);
         }
     }
-    return is_in ? exp2f(-LOG2E / SLICES_PER_NAT * ((r.max - x) * r.slices_per_logit)) : 0.0f;
+    return is_in ? exp2_fast(-LOG2E / SLICES_PER_NAT * ((r.max - x) * r.slices_per_logit)) : 0.0f;
 }
 
 /** How many ties at top-p's cut have lower ids than this warp's. */
@@ -388,6 +407,25 @@ DEVICE uint32_t ties_before(const struct row_state &r, int begin, int end)
     for (int i = 0; i < r.rank; i++)
         before += r.m->num_ties[i];
     return before;
+}
+
+/** Which of `num` parts in a row passes the target; the last with any weight, should rounding miss
+ *  it. Adds what lies before it to `before`. */
+DEVICE int last_below(const double *parts, int num, double target, double *before)
+{
+    int chosen = -1;
+    double sum = *before;
+    for (int i = 0; i < num; i++) {
+        double part = parts[i];
+        if (part > 0) {
+            chosen = i;
+            *before = sum;
+        }
+        sum += part;
+        if (part > 0 && sum > target)
+            break;
+    }
+    return chosen;
 }
 
 DEVICE void draw(const struct row_state &r, double uniform, int32_t *token_id)
@@ -420,34 +458,43 @@ DEVICE void draw(const struct row_state &r, double uniform, int32_t *token_id)
     for (int i = 0; i < CLUSTER; i++)
         total += r.m->total[i];
     double target = uniform * total;
-    int rank = -1;
-    for (int i = 0; i < CLUSTER; i++) { // the last with any weight, should rounding miss the target
-        if (r.m->total[i] <= 0)
-            continue;
-        if (rank >= 0)
-            before += r.m->total[rank];
-        rank = i;
-        if (before + r.m->total[i] > target)
-            break;
-    }
+    int rank = last_below(r.m->total, CLUSTER, target, &before);
     if (rank != r.rank)
         return;
-    int chosen = -1;
-    for (int i = 0; i < SAMPLE_WARPS; i++) {
-        if (r.m->warp_total[i] <= 0)
-            continue;
-        if (chosen >= 0)
-            before += r.m->warp_total[chosen];
-        chosen = i;
-        if (before + r.m->warp_total[i] > target)
-            break;
+    int chosen = last_below(r.m->warp_total, SAMPLE_WARPS, target, &before);
+    // All warps share the chosen one's ids out again, so that what is walked id by id is short.
+    begin = chosen * per_warp;
+    end = min(r.share, begin + per_warp);
+    int per_part = (per_warp + SAMPLE_WARPS - 1) / SAMPLE_WARPS;
+    per_part = (per_part + 31) / 32 * 32;
+    int part_begin = begin + warp * per_part, part_end = min(end, part_begin + per_part);
+    num_ties = 0;
+    if (r.top_p.num_ties != ALL_TIES) {
+        if (warp == chosen && lane == 0)
+            r.m->warp_ties[0] = first_tie;
+        __syncthreads();
+        num_ties = r.m->warp_ties[0];
+        for (int i = begin; i < part_begin; i += 32)
+            weigh(r, i + lane, end, &num_ties);
     }
+    first_tie = num_ties;
+    sum = 0;
+    for (int i = part_begin; i < part_end; i += 32)
+        sum += weigh(r, i + lane, part_end, &num_ties);
+#pragma unroll
+    for (int i = 16; i > 0; i >>= 1)
+        sum += __shfl_xor_sync(0xffffffffu, sum, i);
+    __syncthreads(); // everyone has read the warps' totals
+    if (lane == 0)
+        r.m->warp_total[warp] = sum;
+    __syncthreads();
+    chosen = last_below(r.m->warp_total, SAMPLE_WARPS, target, &before);
     if (chosen != warp)
         return;
     int last = -1;
     num_ties = first_tie;
-    for (int i = begin; i < end; i += 32) {
-        double weight = weigh(r, i + lane, end, &num_ties), reached = weight;
+    for (int i = part_begin; i < part_end; i += 32) {
+        double weight = weigh(r, i + lane, part_end, &num_ties), reached = weight;
 #pragma unroll
         for (int j = 1; j < 32; j *= 2) {
             double below = __shfl_up_sync(0xffffffffu, reached, j);
@@ -474,15 +521,25 @@ DEVICE struct ranked find_first(const struct row_state &r, uint32_t flags)
 {
     cg::cluster_group cluster = cg::this_cluster();
     struct ranked first = {0, INT32_MAX};
-    bool is_bad = false;
-    for (int i = (int)threadIdx.x; i < r.share; i += SAMPLE_THREADS) {
-        float x = r.x[i];
-        is_bad |= !(x < INFINITY);
-        struct ranked v = {ordered_key(x), r.first_id + i};
-        if (v.key > first.key)
-            first = v;
+    float best = -INFINITY;
+    for (int i = 4 * (int)threadIdx.x; i < r.share; i += 4 * SAMPLE_THREADS) {
+        float x[4];
+        *(float4 *)x = *(const float4 *)(r.x + i);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            flags |= x[j] < INFINITY ? 0 : FLAG_BAD;
+            if (x[j] > best) {
+                best = x[j];
+                first.id = r.first_id + i + j;
+            }
+        }
     }
-    flags |= __syncthreads_or(is_bad) ? FLAG_BAD : 0;
+    first.key = ordered_key(best);
+    flags = __reduce_or_sync(0xffffffffu, flags);
+    if (threadIdx.x % 32 == 0)
+        r.m->warp_ties[threadIdx.x / 32] = flags;
+    __syncthreads();
+    flags = __reduce_or_sync(0xffffffffu, r.m->warp_ties[threadIdx.x % SAMPLE_WARPS]);
     first = block_first(first, r.m->warp_first);
     if (threadIdx.x < CLUSTER) {
         struct block_memory *other = cluster.map_shared_rank(r.m, threadIdx.x);
@@ -510,8 +567,9 @@ DEVICE float min_p_logit(const struct cuda_sampling_row &p, float max)
     return __double2float_ru(threshold);
 }
 
-static __global__ __launch_bounds__(SAMPLE_THREADS, 2) void
-sample_kernel(const __grid_constant__ struct sample_args a)
+static __global__
+__launch_bounds__(SAMPLE_THREADS,
+                  2) void sample_kernel(const __grid_constant__ struct sample_args a)
 {
     extern __shared__ __align__(16) float x[];
     __shared__ struct block_memory memory;
@@ -527,16 +585,8 @@ sample_kernel(const __grid_constant__ struct sample_args a)
     dependency_wait();
 
     const struct cuda_sampling_row &p = a.rows[row];
-    load_share(x, a.logits + row * a.stride, r.first_id, r.share, a.vocab_size);
-    __syncthreads();
-    bool is_bad = false, is_any = false;
-    for (int i = (int)threadIdx.x; i < r.share; i += SAMPLE_THREADS) {
-        is_bad |= !(x[i] < INFINITY);
-        is_any |= x[i] > -INFINITY;
-    }
-    uint32_t flags = __syncthreads_or(is_bad) ? FLAG_BAD : 0;
-    flags |= __syncthreads_or(is_any) ? FLAG_ANY : 0;
-    cluster.sync(); // every rank runs: its memory may be written
+    uint32_t flags = load_share(x, a.logits + row * a.stride, r.first_id, r.share, a.vocab_size);
+    cluster.sync(); // the share is whole, and every rank runs: its memory may be written
     adjust_logits(r, p, a.vocab_size);
     struct ranked first = find_first(r, flags);
     bool is_greedy = !(p.temperature >= 1e-5f);
@@ -547,12 +597,14 @@ sample_kernel(const __grid_constant__ struct sample_args a)
         const struct cut none = {BINS, 0, ALL_TIES};
         r.max = key_value(first.key);
         r.slices_per_logit = SLICES_PER_NAT / p.temperature;
-        r.min_logit = min_p_logit(p, r.max);
+        r.floor = min_p_logit(p, r.max);
         r.top_k = r.top_p = none;
         if (p.top_k > 0 && p.top_k < a.vocab_size)
             r.top_k = find_cut(r, false, p.top_k);
+        r.floor = fmaxf(r.floor, slice_floor(r, r.top_k.slice));
         if (p.top_p < 1.0f)
             r.top_p = find_cut(r, true, p.top_p);
+        r.floor = fmaxf(r.floor, slice_floor(r, r.top_p.slice));
         draw(r, philox_uniform(p.seed, (uint64_t)(p.num_tokens - p.num_prompt_tokens)),
              &a.token_ids[row]);
     }

@@ -63,17 +63,33 @@ DEVICE struct ranked block_first(struct ranked v, struct ranked *shared)
     return best;
 }
 
-/** Copies this rank's share of a row; past the vocabulary: -infinity. */
-DEVICE void load_share(float *x, const float *row, int first, int share, int vocab_size)
+/** What a logit says about its row: not usable at all; a token that may be drawn. */
+enum { FLAG_BAD = 1, FLAG_ANY = 2 };
+
+DEVICE uint32_t logit_flags(float x)
+{
+    return (x < INFINITY ? 0 : FLAG_BAD) | (x > -INFINITY ? FLAG_ANY : 0);
+}
+
+/** Copies this rank's share of a row; past the vocabulary: -infinity. Returns the flags of what
+ * this thread copied. */
+DEVICE uint32_t load_share(float *x, const float *row, int first, int share, int vocab_size)
 {
     int num = min(share, vocab_size - first);
+    uint32_t flags = 0;
     if (num == share && ((uintptr_t)(row + first) & 15) == 0) {
         const float4 *src = (const float4 *)(row + first);
 #pragma unroll 5
-        for (int i = (int)threadIdx.x; i < share / 4; i += SAMPLE_THREADS)
-            ((float4 *)x)[i] = __ldcg(src + i);
+        for (int i = (int)threadIdx.x; i < share / 4; i += SAMPLE_THREADS) {
+            float4 v = __ldcg(src + i);
+            ((float4 *)x)[i] = v;
+            flags |= logit_flags(v.x) | logit_flags(v.y) | logit_flags(v.z) | logit_flags(v.w);
+        }
     } else {
-        for (int i = (int)threadIdx.x; i < share; i += SAMPLE_THREADS)
+        for (int i = (int)threadIdx.x; i < share; i += SAMPLE_THREADS) {
             x[i] = i < num ? __ldcg(row + first + i) : -INFINITY;
+            flags |= logit_flags(x[i]);
+        }
     }
+    return flags;
 }

@@ -79,8 +79,9 @@ DEVICE void sum_row(struct logprob_memory *m, const float *x, int num, int rank,
     }
 }
 
-static __global__ __launch_bounds__(SAMPLE_THREADS, 2) void
-logprob_kernel(const __grid_constant__ struct logprob_args a)
+static __global__
+__launch_bounds__(SAMPLE_THREADS,
+                  2) void logprob_kernel(const __grid_constant__ struct logprob_args a)
 {
     extern __shared__ __align__(16) float x[];
     __shared__ struct logprob_memory memory;
