@@ -36,6 +36,7 @@ static const enum api_error_kind kind_of_status[] = {
 static void set_text(struct api_error *err, enum api_error_kind kind, const char *param)
 {
     err->kind = kind;
+    err->retry_after_s = 0;
     err->param[0] = '\0';
     if (param)
         snprintf(err->param, sizeof(err->param), "%s", param);

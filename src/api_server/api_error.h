@@ -25,6 +25,7 @@ enum api_error_kind {
 /** A failure on its way to the client. */
 struct api_error {
     enum api_error_kind kind;
+    int32_t retry_after_s; // of OVERLOADED; 0: as soon as the client likes, which is told as 1
     char param[96]; // the field at fault; empty: null in the answer
     char message[2048];
 };

@@ -12,6 +12,7 @@
 #include "api_server/response_store.h"
 #include "api_server/router.h"
 #include "api_server/server.h"
+#include "api_server/tls.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -111,9 +112,21 @@ static void on_tick(void *context)
         tick_shutdown(server);
 }
 
+struct progress_sample api_server_progress(const struct api_server *server)
+{
+    return (struct progress_sample){
+        .at_ns = clock_monotonic_ns(),
+        .num_prompt_tokens = atomic_load(&server->page->engine.num_computed_prompt_tokens),
+        .num_ended = engine_client_num_ended(server->engine),
+    };
+}
+
 static void on_slow_tick(void *context)
 {
-    generation_tick_all(context);
+    struct api_server *server = context;
+    struct progress_sample now = api_server_progress(server);
+    retry_after_sample(&server->retry_after, &now);
+    generation_tick_all(server);
 }
 
 static void on_gpu_tick(void *context)
@@ -173,7 +186,7 @@ static void init_keys(struct api_server *server)
     const struct str_list *keys = &server->options->api_keys;
     server->key_digests = xcalloc((size_t)keys->len + 1, sizeof(*server->key_digests));
     for (int32_t i = 0; i < keys->len; i++)
-        server->key_digests[i] = sha256_of(str_from(keys->items[i]));
+        server->key_digests[i] = key_digest_of(str_from(keys->items[i]));
 }
 
 static enum status watch(struct api_server *server)
@@ -195,6 +208,7 @@ static enum status start(struct api_server *server, int listen_fd, const char *i
     const struct serve_options *o = server->options;
     TRY(init_cors(server, err));
     init_keys(server);
+    TRY(tls_create(&server->tls, o, err));
     if (o->enable_responses_store)
         server->responses = response_store_create(MAX_RESPONSES, MAX_RESPONSE_BYTES);
     TRY(model_facts_load(&server->facts, o, err));
@@ -210,6 +224,7 @@ static enum status start(struct api_server *server, int listen_fd, const char *i
         .max_body_bytes = MAX_BODY_BYTES,
         .keep_alive_timeout_s = o->keep_alive_timeout_s,
         .body_timeout_s = BODY_TIMEOUT_S,
+        .tls = server->tls,
         .on_request = router_on_request,
         .context = server,
     };
@@ -228,6 +243,7 @@ static void stop(struct api_server *server)
     if (server->engine && server->http)
         generation_drop_all(server);
     http_server_destroy(server->http);
+    tls_destroy(server->tls);
     engine_client_destroy(server->engine);
     response_store_destroy(server->responses);
     model_facts_deinit(&server->facts);

@@ -177,6 +177,13 @@ static void write_history(struct buf *out, const struct request_history *h)
     buf_append_c(out, "}");
 }
 
+// In the order in which the choices were made.
+static int compare_histories(const void *a, const void *b)
+{
+    const struct request_history *x = a, *y = b;
+    return (x->request_id > y->request_id) - (x->request_id < y->request_id);
+}
+
 static void answer_request(struct api_call *call, struct str id, const struct message *reply)
 {
     if (reply->histories.num_histories == 0) {
@@ -188,14 +195,18 @@ static void answer_request(struct api_call *call, struct str id, const struct me
         api_call_fail(call, &err);
         return;
     }
+    size_t num = (size_t)reply->histories.num_histories;
+    struct request_history *sorted = arena_array(&call->arena, struct request_history, num);
+    memcpy(sorted, reply->histories.histories, num * sizeof(*sorted));
+    qsort(sorted, num, sizeof(*sorted), compare_histories);
     struct buf out = {0};
     buf_append_c(&out, "{\"id\":");
     buf_append_json_string(&out, id);
     buf_append_c(&out, ",\"choices\":[");
-    for (int32_t i = 0; i < reply->histories.num_histories; i++) {
+    for (size_t i = 0; i < num; i++) {
         if (i > 0)
             buf_append_c(&out, ",");
-        write_history(&out, &reply->histories.histories[i]);
+        write_history(&out, &sorted[i]);
     }
     buf_append_c(&out, "]}");
     api_call_reply_json(call, buf_str(&out));

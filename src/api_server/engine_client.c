@@ -45,6 +45,7 @@ struct engine_client {
     struct engine_request **buckets;
     size_t num_buckets; // a power of two
     int32_t num_live;
+    int64_t num_ended;
 
     uint64_t *aborts;
     int32_t num_aborts, max_aborts;
@@ -123,6 +124,7 @@ static void unlink_request(struct engine_client *c, struct engine_request *r)
         c->tail = r->previous;
     r->live = false;
     c->num_live--;
+    c->num_ended++;
     publish_unfinished(c);
 }
 
@@ -404,6 +406,11 @@ void engine_client_abort(struct engine_client *c, struct engine_request *r)
 int32_t engine_client_num_live(const struct engine_client *c)
 {
     return c->num_live;
+}
+
+int64_t engine_client_num_ended(const struct engine_client *c)
+{
+    return c->num_ended;
 }
 
 void engine_client_reset_prefix_cache(struct engine_client *c, void (*fn)(void *context, bool ok),

@@ -61,6 +61,8 @@ void engine_client_abort(struct engine_client *client, struct engine_request *re
 void engine_client_flush(struct engine_client *client);
 
 int32_t engine_client_num_live(const struct engine_client *client);
+/** Requests that were live and are not any more, since the start. */
+int64_t engine_client_num_ended(const struct engine_client *client);
 
 /** Asks the engine to forget cached prefixes; `fn` is called once, `ok` false when it could not or
  *  when it went away. */

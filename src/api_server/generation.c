@@ -37,7 +37,8 @@ static void link_generation(struct generation *g)
 static void leave_queue(struct choice *c)
 {
     if (c->is_queued)
-        c->generation->server->num_queued_prompt_tokens -= c->prompt->num_ids;
+        atomic_fetch_sub(&api_server_front(c->generation->server)->num_queued_prompt_tokens,
+                         c->prompt->num_ids);
     c->is_queued = false;
 }
 
@@ -121,7 +122,7 @@ static void count_finish(struct choice *c)
     if (--c->prompt->num_unfinished == 0) {
         metrics_observe(m, METRIC_MAX_NUM_GENERATION_TOKENS, c->prompt->max_generated);
         metrics_observe(m, METRIC_PARAMS_N,
-                        c->generation->num_choices / c->generation->num_prompts);
+                        (double)c->generation->num_choices / c->generation->num_prompts);
     }
 }
 
@@ -279,24 +280,52 @@ static void on_output(struct engine_request *request, const struct engine_core_o
 
 // ---- starting ----
 
+// The client hears when so many prompt tokens and requests less are to be expected.
+static enum status refuse_for_now(const struct generation *g, struct api_error *err,
+                                  int64_t num_prompt_tokens, int64_t num_requests)
+{
+    const struct progress_sample now = api_server_progress(g->server);
+    err->retry_after_s =
+        retry_after_seconds(&g->server->retry_after, &now, num_prompt_tokens, num_requests);
+    return STATUS_UNAVAILABLE;
+}
+
+/** What all API servers of the host have taken in: they share the limits. Two that look at the same
+ *  moment may both let one in. */
+static void count_load(const struct api_server *server, int32_t *unfinished, int64_t *queued_tokens)
+{
+    *unfinished = 0;
+    *queued_tokens = 0;
+    for (int32_t i = 0; i < server->page->num_api_servers; i++) {
+        const struct front_page *front = &server->page->fronts[i];
+        *unfinished += atomic_load(&front->num_unfinished);
+        *queued_tokens += atomic_load(&front->num_queued_prompt_tokens);
+    }
+}
+
 static enum status admit(struct generation *g, int64_t num_choices, struct api_error *err)
 {
     const struct serve_options *o = g->server->options;
     if (!api_server_accepts(g->server, err))
         return STATUS_UNAVAILABLE;
-    int32_t unfinished = engine_client_num_live(g->server->engine);
-    if (o->max_num_queued_reqs >= 0 && unfinished + num_choices > o->max_num_queued_reqs)
-        return api_error_set(err, API_ERROR_OVERLOADED,
-                             "The server is busy: %d requests are unfinished and the limit is %d. "
-                             "Please try again later.",
-                             unfinished, o->max_num_queued_reqs);
-    if (o->max_num_queued_tokens >= 0 &&
-        g->server->num_queued_prompt_tokens >= o->max_num_queued_tokens)
-        return api_error_set(err, API_ERROR_OVERLOADED,
-                             "The prefill backlog is too large: %" PRId64
-                             " prompt tokens wait and the limit is %" PRId64
-                             ". Please try again later.",
-                             g->server->num_queued_prompt_tokens, o->max_num_queued_tokens);
+    int32_t unfinished;
+    int64_t queued;
+    count_load(g->server, &unfinished, &queued);
+    int64_t excess = unfinished + num_choices - o->max_num_queued_reqs;
+    if (o->max_num_queued_reqs >= 0 && excess > 0) {
+        api_error_set(err, API_ERROR_OVERLOADED,
+                      "The server is busy: %d requests are unfinished and the limit is %d. "
+                      "Please try again later.",
+                      unfinished, o->max_num_queued_reqs);
+        return refuse_for_now(g, err, 0, min_i64(excess, unfinished));
+    }
+    if (o->max_num_queued_tokens >= 0 && queued >= o->max_num_queued_tokens) {
+        api_error_set(err, API_ERROR_OVERLOADED,
+                      "The prefill backlog is too large: %" PRId64
+                      " prompt tokens wait and the limit is %" PRId64 ". Please try again later.",
+                      queued, o->max_num_queued_tokens);
+        return refuse_for_now(g, err, min_i64(queued - o->max_num_queued_tokens + 1, queued), 0);
+    }
     return STATUS_OK;
 }
 
@@ -363,7 +392,7 @@ static void start_choice(struct generation *g, struct prompt *p, int32_t index, 
                                        .drop_tokens = s->has_max_tokens && s->max_tokens == 0,
                                    });
     c->is_queued = true;
-    g->server->num_queued_prompt_tokens += p->num_ids;
+    atomic_fetch_add(&api_server_front(g->server)->num_queued_prompt_tokens, p->num_ids);
 }
 
 static void make_chunk_head(struct generation *g)

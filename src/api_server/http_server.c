@@ -10,6 +10,9 @@
 //     no byte of a doubtful body is ever taken for a request.
 //  3. Timeouts. A request that stalls, an idle connection and an answer that nobody takes have one
 //     each; none runs while an answer is being computed or streamed.
+//  4. Nothing about faults that evhttp finds itself: a malformed request line, a head or a body over
+//     the limit. It answers them before we hear of them, with the right status and an HTML page of
+//     its own (version 2.1 has no hook for that), and they leave no line in the access log.
 //
 // A `struct connection` is made with the first request of a connection and found by its descriptor;
 // it goes with the connection. An exchange belongs to the connection until its answer has been
@@ -25,12 +28,14 @@
 
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
+#include <event2/bufferevent_ssl.h>
 #include <event2/event.h>
 #include <event2/http.h>
 #include <event2/http_struct.h>
 #include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
 
+#include "api_server/tls.h"
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -536,7 +541,18 @@ static void on_accept_tick(evutil_socket_t fd, short what, void *context)
 static struct bufferevent *new_bufferevent(struct event_base *base, void *context)
 {
     const struct http_server *server = context;
-    struct bufferevent *bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
+    struct tls *tls = server->options.tls;
+    struct ssl_st *session = tls ? tls_session(tls) : NULL;
+    struct bufferevent *bev;
+    if (!tls)
+        bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
+    else if (session) // takes it
+        bev = bufferevent_openssl_socket_new(base, -1, session, BUFFEREVENT_SSL_ACCEPTING,
+                                             BEV_OPT_CLOSE_ON_FREE);
+    else
+        bev = NULL;
+    if (bev && tls) // requests and answers say themselves where they end
+        bufferevent_openssl_set_allow_dirty_shutdown(bev, 1);
     if (bev)
         bufferevent_setwatermark(bev, EV_READ, 0,
                                  (size_t)server->options.max_body_bytes + MAX_EARLY_BYTES);

@@ -8,6 +8,7 @@
 #include "base/str.h"
 
 struct http_server;
+struct tls;
 
 /** One request and its answer. Lives until http_exchange_end() or, if the client leaves first,
  * until its on_close callback has returned. */
@@ -19,6 +20,7 @@ struct http_server_options {
     int64_t max_body_bytes; // 413 above it
     int32_t keep_alive_timeout_s;
     int32_t body_timeout_s; // a body that stalls longer is cut off
+    struct tls *tls;        // NULL: plain HTTP; outlives the server
     /** Called for every complete request. It answers at once or keeps the exchange for later. */
     void (*on_request)(void *context, struct http_exchange *exchange);
     void *context;

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -16,7 +17,11 @@ static bool read_pages(int32_t pid, double *virtual_pages, double *resident_page
     FILE *file = fopen(path, "re");
     if (!file)
         return false;
-    bool is_read = fscanf(file, "%lf %lf", virtual_pages, resident_pages) == 2;
+    char line[256] = "", *end = line; // two numbers of pages come first
+    bool is_read = fgets(line, sizeof(line), file);
+    *virtual_pages = strtod(line, &end);
+    is_read = is_read && end != line;
+    *resident_pages = strtod(end, NULL);
     fclose(file);
     return is_read;
 }
@@ -96,9 +101,9 @@ void metrics_render_gpus(const struct metrics *m, struct buf *out)
 {
     static const char *const names[] = {"vllm_c:gpu_memory_used_bytes",
                                         "vllm_c:gpu_memory_total_bytes", "vllm_c:gpu_utilization"};
-    static const char *const helps[] = {"Memory of the GPU in use, by anybody.",
-                                        "Memory that the GPU has.",
-                                        "Share of time in which the GPU ran a kernel."};
+    static const char *const helps[] = {
+        "Memory of the GPU in use, by anybody, the driver's reserve included.",
+        "Memory that the GPU has.", "Share of time in which the GPU ran a kernel."};
     if (!m->gpus || m->gpus->num_gpus == 0 || m->options->disable_log_stats)
         return;
     for (int series = 0; series < 3; series++) {

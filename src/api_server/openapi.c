@@ -21,8 +21,9 @@ static const struct {
      "add_generation_prompt:boolean continue_final_message:boolean chat_template:string "
      "chat_template_kwargs:object documents:array tools:array tool_choice:string|object "
      "response_format:object structured_outputs:object return_token_ids:boolean "
-     "return_tokens_as_token_ids:boolean priority:integer cache_salt:string request_id:string "
-     "user:string metadata:object"},
+     "return_tokens_as_token_ids:boolean return_prompt_text:boolean logprob_token_ids:array "
+     "repetition_detection:object reasoning_effort:string truncation_side:string priority:integer "
+     "cache_salt:string request_id:string user:string metadata:object"},
     {"CompletionRequest",
      "prompt*:string|array model:string stream:boolean stream_options:object max_tokens:integer "
      "n:integer temperature:number top_p:number top_k:integer min_p:number "
@@ -32,8 +33,9 @@ static const struct {
      "prompt_logprobs:integer bad_words:array allowed_token_ids:array skip_special_tokens:boolean "
      "add_special_tokens:boolean truncate_prompt_tokens:integer echo:boolean "
      "response_format:object structured_outputs:object return_token_ids:boolean "
-     "return_tokens_as_token_ids:boolean priority:integer cache_salt:string request_id:string "
-     "user:string"},
+     "return_tokens_as_token_ids:boolean return_prompt_text:boolean logprob_token_ids:array "
+     "repetition_detection:object truncation_side:string priority:integer cache_salt:string "
+     "request_id:string user:string"},
     {"ResponsesRequest",
      "input*:string|array model:string instructions:string max_output_tokens:integer "
      "stream:boolean store:boolean background:boolean previous_response_id:string "
@@ -155,7 +157,7 @@ static void write_operation(struct buf *out, const struct api_server *server,
                    ",\"requestBody\":{\"required\":true,\"content\":{\"application/json\":"
                    "{\"schema\":{\"$ref\":\"#/components/schemas/%s\"}}}}",
                    route->request);
-    if (server->options->api_keys.len > 0 && router_needs_key(str_from(route->path)))
+    if (router_needs_key(server, str_from(route->path)))
         buf_append_c(out, ",\"security\":[{\"bearer\":[]}]");
     buf_append_c(out, ",\"responses\":{\"200\":{\"description\":\"Success\"}");
     if (route->request)

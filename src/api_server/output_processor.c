@@ -22,9 +22,10 @@ void logprob_list_append(struct logprob_list *list, const struct token_logprobs 
     }
     list->positions[list->num_positions++] =
         (struct logprob_position){list->num_entries, count, logprobs ? logprobs->rank : 0};
-    for (int32_t i = 0; i < count; i++) {
-        list->token_ids[list->num_entries + i] = logprobs->token_ids[i];
-        list->logprobs[list->num_entries + i] = logprobs->logprobs[i];
+    if (count > 0) {
+        size_t bytes = (size_t)count * sizeof(int32_t);
+        memcpy(list->token_ids + list->num_entries, logprobs->token_ids, bytes);
+        memcpy(list->logprobs + list->num_entries, logprobs->logprobs, bytes);
     }
     list->num_entries += count;
 }

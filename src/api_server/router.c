@@ -183,8 +183,11 @@ void api_call_fail(struct api_call *call, const struct api_error *err)
         api_error_write_anthropic(&body, err);
     else
         api_error_write(&body, err);
-    if (err->kind == API_ERROR_OVERLOADED)
-        http_exchange_add_header(call->exchange, "Retry-After", "1");
+    if (err->kind == API_ERROR_OVERLOADED) {
+        int seconds = err->retry_after_s > 0 ? err->retry_after_s : 1;
+        http_exchange_add_header(call->exchange, "Retry-After",
+                                 arena_printf(&call->arena, "%d", seconds));
+    }
     api_call_reply(call, api_error_http_status(err->kind), "application/json", buf_str(&body));
     buf_deinit(&body);
 }
@@ -193,6 +196,8 @@ void api_call_begin_stream(struct api_call *call)
 {
     call->status = 200;
     log_access(call);
+    // nginx gathers answers unless it is told otherwise.
+    http_exchange_add_header(call->exchange, "X-Accel-Buffering", "no");
     http_exchange_begin_stream(call->exchange, 200, "text/event-stream; charset=utf-8");
 }
 
@@ -315,10 +320,21 @@ static void answer_preflight(struct api_call *call, struct str origin)
 
 // ---- keys ----
 
-bool router_needs_key(struct str path)
+bool router_needs_key(const struct api_server *server, struct str path)
 {
-    return str_starts_with(path, STR("/v1")) || str_starts_with(path, STR("/v2")) ||
-           str_starts_with(path, STR("/inference")) || str_starts_with(path, STR("/debug"));
+    static const char *const open_paths[] = {"/health", "/ping"};
+    static const char *const metrics_paths[] = {"/metrics", "/metrics/"};
+    if (server->options->api_keys.len == 0)
+        return false;
+    for (size_t i = 0; i < ARRAY_LEN(open_paths); i++) {
+        if (str_eq_c(path, open_paths[i]))
+            return false;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(metrics_paths); i++) {
+        if (str_eq_c(path, metrics_paths[i]))
+            return server->options->api_key_for_metrics;
+    }
+    return true;
 }
 
 static bool has_key(const struct api_call *call)
@@ -330,10 +346,10 @@ static bool has_key(const struct api_call *call)
     struct str scheme = str_split(&key, ' ');
     if (!str_eq_ignore_case(scheme, STR("Bearer")))
         return false;
-    struct sha256 digest = sha256_of(key);
+    struct key_digest digest = key_digest_of(key);
     bool found = false;
     for (int32_t i = 0; i < server->options->api_keys.len; i++) // all of them: same time for any
-        found |= sha256_equal(&digest, &server->key_digests[i]);
+        found |= key_digest_equal(&digest, &server->key_digests[i]);
     return found;
 }
 
@@ -400,6 +416,13 @@ static void add_request_id(struct api_call *call)
                              id.len > 0 ? arena_strdup(&call->arena, id) : fresh);
 }
 
+/** Bodies are taken as they are: nothing unpacks them. */
+static bool is_encoded(const struct api_call *call)
+{
+    struct str encoding = api_call_header(call, "Content-Encoding");
+    return encoding.len > 0 && !str_eq_ignore_case(str_trim(encoding), STR("identity"));
+}
+
 static void dispatch(struct api_call *call, struct str path, struct str method)
 {
     struct api_error err;
@@ -421,6 +444,14 @@ static void dispatch(struct api_call *call, struct str path, struct str method)
         api_error_set(&err, API_ERROR_SCHEMA,
                       "Unsupported Media Type: Only 'application/json' is allowed in the "
                       "Content-Type header");
+        api_call_fail(call, &err);
+        return;
+    }
+    if (call->route->takes_json && is_encoded(call)) {
+        api_error_set(&err, API_ERROR_SCHEMA,
+                      "Unsupported Content-Encoding: '" STR_FORMAT
+                      "'. Bodies have to come unpacked ('identity').",
+                      STR_ARG(str_slice(api_call_header(call, "Content-Encoding"), 0, 100)));
         api_call_fail(call, &err);
         return;
     }
@@ -446,8 +477,7 @@ void router_on_request(void *context, struct http_exchange *exchange)
     if (origin.ptr && origin_allowed(&server->cors, origin))
         add_origin_headers(call, origin);
     add_request_id(call);
-    if (server->options->api_keys.len > 0 && !is_options && router_needs_key(path) &&
-        !has_key(call)) {
+    if (!is_options && router_needs_key(server, path) && !has_key(call)) {
         struct api_error err;
         api_error_set(&err, API_ERROR_UNAUTHORIZED, "Unauthorized");
         api_call_fail(call, &err);

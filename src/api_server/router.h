@@ -50,7 +50,7 @@ void router_log_routes(const struct api_server *server);
 const struct route *router_next_route(const struct api_server *server, size_t *at);
 
 /** Whether `path` is behind --api-key. */
-bool router_needs_key(struct str path);
+bool router_needs_key(const struct api_server *server, struct str path);
 
 struct str api_call_body(const struct api_call *call);
 struct str api_call_header(const struct api_call *call, const char *name);

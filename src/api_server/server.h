@@ -5,11 +5,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "api_server/api_keys.h"
 #include "api_server/engine_client.h"
 #include "api_server/http_server.h"
 #include "api_server/metrics.h"
 #include "api_server/openai_protocol.h"
-#include "api_server/sha256.h"
+#include "api_server/retry_after.h"
 #include "api_server/tokenizer_pool.h"
 #include "base/arena.h"
 #include "base/buf.h"
@@ -20,6 +21,7 @@
 #include "tokenizer/tokenizer.h"
 
 struct generation;
+struct tls;
 struct response_store;
 
 /** What does not change after start, so that any thread may read it. */
@@ -47,17 +49,18 @@ struct api_server {
     int32_t client_index;
     struct model_facts facts;
     struct cors cors;
-    struct sha256 *key_digests; // of --api-key, one each
+    struct key_digest *key_digests; // of --api-key, one each
+    struct tls *tls;                // NULL: plain HTTP
     struct http_server *http;
     struct engine_client *engine;
     struct tokenizer_pool *pool;
     int again_fd; // set when the engine's messages took their whole turn
     struct metrics metrics;
     struct gpu_monitor gpus;
+    struct retry_after retry_after;
 
     struct generation *generations;   // all that live
     struct response_store *responses; // NULL: none are kept
-    int64_t num_queued_prompt_tokens; // of requests whose first token is still to come
     int32_t server_load;              // requests under way, for /load
     bool stopping;
     int64_t stop_deadline_ns;  // what runs then is aborted
@@ -73,8 +76,17 @@ static inline int32_t api_server_max_model_len(const struct api_server *server)
     return atomic_load(&server->page->engine.max_model_len);
 }
 
+/** What this server counts for all servers of the host to see. */
+static inline struct front_page *api_server_front(const struct api_server *server)
+{
+    return &server->page->fronts[server->client_index];
+}
+
 /** Whether new requests can be taken: the engine is up and nobody is stopping. Any thread. */
 bool api_server_accepts(const struct api_server *server, struct api_error *err);
+
+/** How far the work has come, for retry_after. */
+struct progress_sample api_server_progress(const struct api_server *server);
 
 /** Whether `model` is empty or one of ours. */
 NODISCARD enum status api_server_check_model(const struct api_server *server, struct str model,

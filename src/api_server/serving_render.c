@@ -42,6 +42,38 @@ static void write_bias(struct buf *out, const struct sampling_params *s)
     buf_append_char(out, '}');
 }
 
+static void write_texts(struct buf *out, const struct str *texts, int32_t count)
+{
+    buf_append_char(out, '[');
+    for (int32_t i = 0; i < count; i++) {
+        buf_append_c(out, i > 0 ? "," : "");
+        buf_append_json_string(out, texts[i]);
+    }
+    buf_append_char(out, ']');
+}
+
+/** What restricts the answer's tokens. */
+static void write_constraints(struct buf *out, const struct sampling_params *s,
+                              const struct sampling_fields *f)
+{
+    write_bias(out, s);
+    write_member(out, "bad_words");
+    write_texts(out, f->bad_words, f->num_bad_words);
+    write_member(out, "allowed_token_ids");
+    if (s->num_allowed_token_ids > 0)
+        answer_write_ids(out, s->allowed_token_ids, s->num_allowed_token_ids);
+    else
+        buf_append_c(out, "null");
+    write_member(out, "structured_outputs");
+    if (f->num_choices > 0) {
+        buf_append_c(out, "{\"choice\":");
+        write_texts(out, f->choices, f->num_choices);
+        buf_append_char(out, '}');
+    } else {
+        buf_append_c(out, "null");
+    }
+}
+
 static void write_sampling(struct buf *out, const struct generation *g,
                            const struct sampling_params *s)
 {
@@ -64,20 +96,10 @@ static void write_sampling(struct buf *out, const struct generation *g,
     write_member(out, "ignore_eos");
     buf_append_c(out, f->ignore_eos ? "true" : "false");
     write_member(out, "stop");
-    buf_append_char(out, '[');
-    for (int32_t i = 0; i < f->num_stop; i++) {
-        buf_append_c(out, i > 0 ? "," : "");
-        buf_append_json_string(out, f->stop[i]);
-    }
-    buf_append_char(out, ']');
+    write_texts(out, f->stop, f->num_stop);
     write_member(out, "stop_token_ids");
     answer_write_ids(out, s->stop_token_ids, s->num_stop_token_ids);
-    write_bias(out, s);
-    write_member(out, "allowed_token_ids");
-    if (s->num_allowed_token_ids > 0)
-        answer_write_ids(out, s->allowed_token_ids, s->num_allowed_token_ids);
-    else
-        buf_append_c(out, "null");
+    write_constraints(out, s, f);
     write_optional_int(out, "logprobs", s->num_logprobs);
     write_optional_int(out, "prompt_logprobs", s->num_prompt_logprobs);
     buf_append_char(out, '}');

@@ -25,6 +25,10 @@ static void write_usage_chunk(struct buf *out, const struct generation *g)
     sse_begin_chunk(out, g);
     buf_append_c(out, "],\"usage\":");
     answer_write_usage(out, g, NULL, false);
+    if (request_timings_are_shown(g)) {
+        buf_append_c(out, ",\"metrics\":");
+        request_timings_write(out, g);
+    }
     buf_append_c(out, ",\"system_fingerprint\":");
     buf_append_json_string(out, str_from(g->server->facts.system_fingerprint));
     buf_append_c(out, "}\n\n");

@@ -20,7 +20,8 @@ static enum status set_message(struct error *err, enum status status, const char
     return status;
 }
 
-enum status error_set(struct error *err, enum status status, const char *format, ...)
+// In parentheses: for the analyzer the name is a macro.
+enum status(error_set)(struct error *err, enum status status, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -29,8 +30,9 @@ enum status error_set(struct error *err, enum status status, const char *format,
     return status;
 }
 
-enum status error_set_field(struct error *err, enum status status, const char *field,
-                            const char *format, ...)
+// In parentheses: for the analyzer the name is a macro.
+enum status(error_set_field)(struct error *err, enum status status, const char *field,
+                             const char *format, ...)
 {
     va_list args;
     va_start(args, format);

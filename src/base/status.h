@@ -40,6 +40,14 @@ enum status error_set(struct error *err, enum status status, const char *format,
 enum status error_set_field(struct error *err, enum status status, const char *field,
                             const char *format, ...) PRINTF_FORMAT(4, 5);
 
+#ifdef __clang_analyzer__
+// It looks at one file at a time: this tells it that a failure is never STATUS_OK, so that it does
+// not follow TRY() past a failure, to results that are not there.
+#define error_set(err, status, ...) ((void)(error_set)(err, status, __VA_ARGS__), (status))
+#define error_set_field(err, status, ...) \
+    ((void)(error_set_field)(err, status, __VA_ARGS__), (status))
+#endif
+
 /** Puts "prefix: " before the message, for a caller that knows more than the callee. */
 void error_prefix(struct error *err, const char *format, ...) PRINTF_FORMAT(2, 3);
 

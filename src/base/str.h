@@ -48,7 +48,7 @@ static inline struct str str_slice(struct str s, size_t start, size_t end)
         end = s.len;
     if (start > end)
         start = end;
-    return (struct str){s.ptr ? s.ptr + start : NULL, end - start};
+    return (struct str){start > 0 ? s.ptr + start : s.ptr, end - start}; // NULL + 0 is undefined
 }
 
 #define STR_NOT_FOUND SIZE_MAX

@@ -92,6 +92,7 @@ static bool find_extent(const struct plot *plot, enum bench_metric metric, doubl
         *low = fmin(*low, fmax(percentile_of(m->values, m->num, 1), 1e-3));
         *high = fmax(*high, m->values[m->num - 1]);
     }
+    *low = fmax(*low, *high / 1000); // three decades show what matters
     return *high > 0 && isfinite(*low);
 }
 

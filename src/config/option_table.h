@@ -107,6 +107,9 @@ NODISCARD enum status option_set_list(struct option_target target, const struct 
                                       const char *const *items, int32_t num_items,
                                       struct error *err);
 
+/** The word at `position` among the row's choices. */
+struct str option_choice(const struct option *option, int position);
+
 /** Sets every row of a table to its default. */
 void option_set_defaults(struct option_target target, const struct option *table, size_t count);
 

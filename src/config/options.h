@@ -38,7 +38,10 @@ struct serve_options {
     const char *host; // NULL: all interfaces
     int32_t port;
     const char *uds;
-    struct str_list api_keys;           // --api-key, else VLLM_API_KEY; empty strings left out
+    struct str_list api_keys; // --api-key, else VLLM_API_KEY; empty strings left out
+    bool api_key_for_metrics; // ours: vLLM leaves /metrics open
+    const char *ssl_keyfile, *ssl_certfile, *ssl_ca_certs, *ssl_ciphers;
+    int32_t ssl_cert_reqs;              // client certificates: 0 none, 1 optional, 2 required
     struct str_list served_model_names; // at least one after options_finish()
     int32_t api_server_count;           // -1: 1
     const char *root_path;              // NULL or "/prefix" without a final slash

@@ -34,14 +34,6 @@ static void write_list(struct buf *out, const struct str_list *list, bool masked
     buf_append_char(out, ']');
 }
 
-static void write_choice(struct buf *out, const char *choices, int position)
-{
-    struct str rest = str_from(choices), choice = {0};
-    for (int i = 0; i <= position; i++)
-        choice = str_split(&rest, ',');
-    buf_append_json_string(out, choice);
-}
-
 static void write_value(struct buf *out, const struct serve_options *options,
                         const struct option *option)
 {
@@ -71,7 +63,7 @@ static void write_value(struct buf *out, const struct serve_options *options,
         break;
     }
     case OPTION_ENUM:
-        write_choice(out, option->choices, *(const int *)field);
+        buf_append_json_string(out, option_choice(option, *(const int *)field));
         break;
     case OPTION_LOG_LEVEL:
         write_text(out, levels[*(const enum log_level *)field]);

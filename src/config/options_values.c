@@ -399,12 +399,12 @@ static void append_list(struct buf *out, const struct str_list *list, bool maske
     buf_append_char(out, ']');
 }
 
-static void append_choice(struct buf *out, const char *choices, int position)
+struct str option_choice(const struct option *option, int position)
 {
-    struct str rest = str_from(choices), choice = {0};
+    struct str rest = str_from(option->choices), choice = {0};
     for (int i = 0; i <= position; i++)
         choice = str_split(&rest, ',');
-    buf_append_json_string(out, choice);
+    return choice;
 }
 
 /** The field as text. */
@@ -436,7 +436,7 @@ static void append_value(struct buf *out, const struct serve_options *options,
                                                                             : "None");
         break;
     case OPTION_ENUM:
-        append_choice(out, option->choices, *(const int *)field);
+        buf_append_json_string(out, option_choice(option, *(const int *)field));
         break;
     case OPTION_LOG_LEVEL:
         append_quoted(out, levels[*(const enum log_level *)field]);

@@ -33,7 +33,7 @@ void write_uint(struct record_writer *w, uint64_t value)
 
 void write_int(struct record_writer *w, int64_t value)
 {
-    write_uint(w, (uint64_t)value << 1 ^ (uint64_t)(value >> 63));
+    write_uint(w, (uint64_t)value << 1 ^ (value < 0 ? UINT64_MAX : 0));
 }
 
 void write_content(struct record_writer *w, const struct content_key *key, struct block_hash hash)

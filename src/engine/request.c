@@ -90,6 +90,28 @@ void request_queue_push_front(struct request_queue *queue, struct request *reque
     queue->len++;
 }
 
+void request_queue_push_again(struct request_queue *queue, struct request *request)
+{
+    struct request *next = queue->head;
+    if (queue->policy == SCHEDULING_POLICY_PRIORITY) {
+        request_queue_push(queue, request);
+        return;
+    }
+    while (next && next->num_preemptions > 0 && next->order < request->order)
+        next = next->next;
+    if (!next) {
+        request_queue_push(queue, request);
+    } else if (!next->prev) {
+        request_queue_push_front(queue, request);
+    } else {
+        request->prev = next->prev;
+        request->next = next;
+        next->prev->next = request;
+        next->prev = request;
+        queue->len++;
+    }
+}
+
 struct request *request_queue_peek(const struct request_queue *queue)
 {
     if (queue->policy == SCHEDULING_POLICY_PRIORITY)
@@ -272,6 +294,7 @@ struct request *request_table_add(struct request_table *table,
         .memory = r->memory,
         .memory_bytes = r->memory_bytes,
     };
+    // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the memory allocated after that free()
     lay_out(r, from, r->memory, max_tokens, max_blocks, num_groups);
     copy_bytes(r->token_ids, message->prompt_token_ids, message->num_prompt_tokens,
                sizeof(int32_t));

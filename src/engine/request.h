@@ -44,6 +44,7 @@ struct request {
     struct sampling_params sampling;
 
     int64_t priority, arrival_time_ns;
+    int64_t order;         // among all requests that were added
     int64_t admitted_step; // the last time
     struct request_refusal refusal;
     int32_t given_tokens, given_outputs; // prompt and outputs as they came, and the outputs of it
@@ -96,6 +97,10 @@ void request_queue_push(struct request_queue *queue, struct request *request);
 
 /** In front of all others (FCFS); the same as push under PRIORITY. */
 void request_queue_push_front(struct request_queue *queue, struct request *request);
+
+/** A preempted request comes back (FCFS): in front of all that never ran, behind preempted ones
+ * that were added before it. The same as push under PRIORITY. */
+void request_queue_push_again(struct request_queue *queue, struct request *request);
 
 /** The next one, or NULL. */
 struct request *request_queue_peek(const struct request_queue *queue);

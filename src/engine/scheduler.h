@@ -76,6 +76,7 @@ struct scheduler {
     int32_t watermark_blocks;
     struct kv_cache_manager kv;
     struct request_table requests;
+    int64_t num_added; // ever
     struct request_queue waiting;
     struct request **running; // in the order of admission
     int32_t num_running;

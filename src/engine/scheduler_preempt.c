@@ -80,7 +80,7 @@ void scheduler_preempt(struct scheduler *s, int32_t index, const struct request 
     r->num_computed_tokens = 0;
     r->num_preemptions++;
     s->stats.num_preemptions++;
-    request_queue_push_front(&s->waiting, r);
+    request_queue_push_again(&s->waiting, r);
 }
 
 void scheduler_hold_back(const struct scheduler *s, const struct request *r,

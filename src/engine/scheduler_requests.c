@@ -219,6 +219,7 @@ enum status scheduler_add(struct scheduler *s, const struct engine_core_request 
         request_table_add(&s->requests, m, max_tokens, max_blocks, s->kv.config.num_groups);
     r->kv.root = kv_cache_manager_root(&s->kv, m->cache_salt);
     r->queued_ns = now_ns;
+    r->order = s->num_added++;
     r->given_tokens = given_tokens;
     r->given_outputs = given_outputs;
     drop_impossible_stops(r, s->config.vocab_size);

@@ -18,6 +18,7 @@ static void write_request(struct record_writer *w, const struct scheduler *s,
     write_int(w, r->client_index);
     write_int(w, r->priority);
     write_int(w, r->arrival_time_ns);
+    write_int(w, r->order);
     write_int(w, r->num_prompt_tokens);
     write_int(w, r->num_tokens);
     write_int(w, r->sampling.max_tokens);
@@ -104,6 +105,7 @@ void snapshot_write(struct record_writer *w, const struct scheduler *s,
 {
     const struct block_pool *pool = &s->kv.pool;
     write_int(w, s->step);
+    write_int(w, s->num_added);
     write_rows(w, s->free_rows, s->num_free_rows);
     write_rows(w, s->given_back_rows, s->num_given_back_rows);
     write_findable(w, pool, key);
@@ -135,6 +137,7 @@ static struct request *read_request_head(struct record_reader *r, struct schedul
     m.client_index = read_i32(r, "client index", 0, MAX_API_SERVERS - 1);
     m.priority = read_int(r, "priority", INT64_MIN, INT64_MAX);
     m.arrival_time_ns = read_int(r, "arrival time", INT64_MIN, INT64_MAX);
+    int64_t order = read_int(r, "order", 0, INT64_MAX / 2);
     m.num_prompt_tokens = read_i32(r, "prompt tokens", 1, s->config.max_model_len);
     int32_t num_tokens = read_i32(r, "tokens", m.num_prompt_tokens, s->config.max_model_len);
     m.sampling.max_tokens = read_i32(r, "max_tokens", 1, INT32_MAX);
@@ -169,6 +172,7 @@ static struct request *read_request_head(struct record_reader *r, struct schedul
     for (int32_t i = 0; i < request->sampling.num_stop_token_ids; i++)
         own_stop_ids[i] = REPLAY_FIRST_STOP + i;
     request->state = state;
+    request->order = order;
     request->finish_reason = reason;
     s->num_live[request->client_index]++;
     return request;
@@ -285,6 +289,7 @@ static void check_rows(struct record_reader *r, const struct scheduler *s)
 enum status snapshot_read(struct record_reader *r, struct scheduler *s)
 {
     s->step = read_int(r, "step", 0, INT64_MAX / 2);
+    s->num_added = read_int(r, "requests added", 0, INT64_MAX / 2);
     s->num_free_rows = read_rows(r, s, s->free_rows);
     s->num_given_back_rows = read_rows(r, s, s->given_back_rows);
     read_findable(r, s);

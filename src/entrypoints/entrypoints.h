@@ -18,8 +18,10 @@ int complete_main(int argc, char **argv);
 /** `vllm collect-env`: prints what a report about this machine and build should contain. */
 int collect_env_main(int argc, char **argv);
 
-/** `vllm replay`: compares a recording's decisions with the scheduler's. argv as for chat_main(). */
+/** `vllm replay`: compares a recording's decisions with the scheduler's. argv as for chat_main().
+ */
 int replay_main(int argc, char **argv);
 
-/** `vllm plan`: prints the memory plan of a model. argv as for chat_main(). Returns 0 if it fits. */
+/** `vllm plan`: prints the memory plan of a model. argv as for chat_main(). Returns 0 if it fits.
+ */
 int plan_main(int argc, char **argv);

@@ -115,13 +115,20 @@ static int run_child(const struct launcher *l, const struct child *child)
                            l->page);
 }
 
+/** An API server's requests end with it: they no longer count against the limits of the others. */
+static void clear_front(const struct launcher *l, const struct child *child)
+{
+    struct front_page *front = &l->page->fronts[child->index];
+    atomic_store(&front->pid, 0);
+    atomic_store(&front->num_unfinished, 0);
+    atomic_store(&front->num_queued_prompt_tokens, 0);
+}
+
 /** What the page says of a process that is about to start. */
 static void reset_page(const struct launcher *l, const struct child *child)
 {
     if (child->index >= 0) {
-        struct front_page *front = &l->page->fronts[child->index];
-        atomic_store(&front->pid, 0);
-        atomic_store(&front->num_unfinished, 0);
+        clear_front(l, child);
         return;
     }
     struct engine_page *engine = &l->page->engine;
@@ -171,7 +178,9 @@ static void announce_when_ready(struct launcher *l)
             return;
     }
     l->announced = true;
-    log_info("Starting vLLM server on %s", l->listeners.url);
+    bool is_secure = l->options->ssl_certfile && strncmp(l->listeners.url, "http:", 5) == 0;
+    log_info("Starting vLLM server on %s%s", is_secure ? "https:" : "",
+             l->listeners.url + (is_secure ? 5 : 0));
     log_info("Application startup complete.");
     log_debug("Ready after %.3f s", (double)(clock_monotonic_ns() - l->start_ns) / 1e9);
 }
@@ -301,6 +310,8 @@ static void reap(struct launcher *l)
             continue;
         bool was_ready = child_is_ready(l, child);
         child->pid = 0;
+        if (child->index >= 0)
+            clear_front(l, child);
         if (child->index < 0) {
             // Until it is back, /health says so.
             bool for_good = l->phase != PHASE_RUNNING;

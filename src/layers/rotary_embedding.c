@@ -217,6 +217,7 @@ static void fill_table(float *table, int32_t max_positions, int32_t rot_dim, con
     struct angle *offsets = xmalloc((size_t)BLOCK_POSITIONS * (size_t)half * sizeof(*offsets));
     for (int32_t p = 0; p < BLOCK_POSITIONS; p++) {
         for (int32_t i = 0; i < half; i++)
+            // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): `half` of them were set
             offsets[p * half + i] = angle_of(p, inv_freq[i]);
     }
 #pragma omp parallel for if (max_positions > 64 * BLOCK_POSITIONS)

@@ -61,11 +61,12 @@ struct engine_page {
     _Atomic int64_t step_phase_ns[NUM_STEP_PHASES];
 };
 
-/** Written by one API server alone, but for pid and num_unfinished, which the launcher clears
- * before it (re)starts one. What each slot counts is the metrics table's business. */
+/** Written by one API server alone, but for the first three, which the launcher clears when
+ * it has ended. What each slot counts is the metrics table's business. */
 struct front_page {
-    _Atomic int32_t pid;            // its own, set once it serves: how the launcher knows
-    _Atomic int32_t num_unfinished; // requests the engine works on for it
+    _Atomic int32_t pid;                      // its own, set once it serves: how the launcher knows
+    _Atomic int32_t num_unfinished;           // requests the engine works on for it
+    _Atomic int64_t num_queued_prompt_tokens; // of requests whose first token is still to come
     _Atomic double counters[NUM_FRONT_COUNTERS];
 };
 

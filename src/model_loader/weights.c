@@ -339,7 +339,7 @@ static enum status join_sources(const struct weights *w, const struct source *so
                                 size_t num_sources, enum dtype dtype, const void **out, void **copy,
                                 struct error *err)
 {
-    *copy = NULL;
+    *out = *copy = NULL;
     bool in_place = true;
     size_t count = 0;
     for (size_t i = 0; i < num_sources; i++) {

@@ -152,7 +152,7 @@ enum status chat_template_render_at(const struct chat_template *chat_template,
                                     const struct chat_template_inputs *inputs, const struct tm *now,
                                     struct arena *arena, struct str *prompt, struct error *err)
 {
-    struct error ignored;
+    struct error ignored = {0};
     err = err ? err : &ignored;
     if (!json_is_array(inputs->messages) || json_array_size(inputs->messages) == 0)
         return error_set_field(err, STATUS_INVALID, "messages",

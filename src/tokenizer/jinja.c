@@ -8,7 +8,7 @@
 enum status jinja_template_compile(struct jinja_template **out, struct str source,
                                    struct error *err)
 {
-    struct error ignored;
+    struct error ignored = {0};
     struct jinja_template *compiled = xcalloc(1, sizeof(*compiled));
     struct jinja_tokens tokens;
     err = err ? err : &ignored;

@@ -210,6 +210,10 @@ struct jinja_open_block {
 
 NODISCARD enum status jinja_parser_fail(struct jinja_parser *p, enum status status, int line,
                                         const char *format, ...) PRINTF_FORMAT(4, 5);
+#ifdef __clang_analyzer__ // as for error_set()
+#define jinja_parser_fail(p, status, ...) \
+    ((void)(jinja_parser_fail)(p, status, __VA_ARGS__), (status))
+#endif
 NODISCARD enum status jinja_parser_enter(struct jinja_parser *p);
 bool jinja_parser_at(const struct jinja_parser *p, const char *op);
 bool jinja_parser_at_name(const struct jinja_parser *p, const char *name);

@@ -312,6 +312,8 @@ enum status jinja_slice(struct jinja_runtime *rt, struct jinja_value value,
     by = clamp(by, -len - 1, len + 1); // no further step can matter; keeps the sums in range
     TRY(slice_bound(rt, start, len, by < 0, by < 0 ? len - 1 : 0, &from));
     TRY(slice_bound(rt, stop, len, by < 0, by < 0 ? -1 : len, &to));
+    // cppcheck-suppress zerodivcond ; `by` is not 0
+    // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): `by` is not 0, nor clamped to it
     int64_t count = by > 0 ? (to - from + by - 1) / by : (from - to - by - 1) / -by;
     if (count < 0)
         count = 0;

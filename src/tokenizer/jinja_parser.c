@@ -11,8 +11,9 @@ enum { MAX_NESTING = 100 }; // of blocks and expressions in each other, as CPyth
 
 // --- tokens ---
 
-enum status jinja_parser_fail(struct jinja_parser *p, enum status status, int line,
-                              const char *format, ...)
+// In parentheses: for the analyzer the name is a macro.
+enum status(jinja_parser_fail)(struct jinja_parser *p, enum status status, int line,
+                               const char *format, ...)
 {
     char message[sizeof(p->err->message)];
     va_list args;
@@ -163,6 +164,7 @@ static enum status parse_body(struct jinja_parser *p, const char *name, const ch
 {
     struct jinja_open_block open = {name, ends, p->open_blocks};
     if (ends)
+        // cppcheck-suppress autoVariables ; taken off again on return; a failed parse is at its end
         p->open_blocks = &open;
     TRY(jinja_parser_enter(p));
     for (;;) {
@@ -427,6 +429,7 @@ static enum status parse_macro_body(struct jinja_parser *p, struct jinja_macro *
                                     const char *name, const char *ends)
 {
     struct jinja_macro_scope scope = {macro, p->macros};
+    // cppcheck-suppress autoVariables ; taken off again on return; a failed parse is at its end
     p->macros = &scope;
     TRY(parse_captured_body(p, name, ends, &macro->body));
     p->macros = scope.outer;

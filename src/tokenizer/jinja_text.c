@@ -2,6 +2,7 @@
 #include "tokenizer/jinja_value.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/utf8.h"
@@ -34,7 +35,7 @@ enum status jinja_put_float(struct jinja_runtime *rt, double value)
     }
     // text is [-]d[.ddd]e±xx; Python writes it out for exponents from -4 to 15.
     char *e = strchr(text, 'e');
-    int exponent = atoi(e + 1);
+    int exponent = (int)strtol(e + 1, NULL, 10);
     const char *digit = text;
     if (*digit == '-') {
         TRY(jinja_put_c(rt, "-"));

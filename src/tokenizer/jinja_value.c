@@ -12,7 +12,8 @@ enum { SMALL_DICT = 8 };
 
 // --- the state of a rendering ---
 
-enum status jinja_fail(struct jinja_runtime *rt, enum status status, const char *format, ...)
+// In parentheses: for the analyzer the name is a macro.
+enum status(jinja_fail)(struct jinja_runtime *rt, enum status status, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -79,7 +80,8 @@ enum status jinja_put_c(struct jinja_runtime *rt, const char *text)
 enum status jinja_put_char(struct jinja_runtime *rt, uint32_t code_point)
 {
     char bytes[4];
-    return jinja_put(rt, (struct str){bytes, utf8_encode(code_point, bytes)});
+    size_t len = utf8_encode(code_point, bytes);
+    return jinja_put(rt, (struct str){bytes, len});
 }
 
 enum status jinja_put_repeat(struct jinja_runtime *rt, struct str text, size_t count)

@@ -181,6 +181,9 @@ struct jinja_runtime {
 /** Fails with "line N: ...". */
 NODISCARD enum status jinja_fail(struct jinja_runtime *rt, enum status status, const char *format,
                                  ...) PRINTF_FORMAT(3, 4);
+#ifdef __clang_analyzer__ // as for error_set()
+#define jinja_fail(rt, status, ...) ((void)(jinja_fail)(rt, status, __VA_ARGS__), (status))
+#endif
 
 /** Accounts for one step that handles `num_bytes` of text. Errors: TIMEOUT, TOO_LARGE (memory). */
 NODISCARD enum status jinja_step(struct jinja_runtime *rt, size_t num_bytes);

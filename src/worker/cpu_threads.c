@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <omp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -146,8 +147,10 @@ static int32_t quota_cores(void)
 {
     char line[128];
     struct str text = read_line("/sys/fs/cgroup/cpu.max", line, sizeof(line));
-    long long quota, period;
-    if (text.len == 0 || sscanf(line, "%lld %lld", &quota, &period) != 2 || period <= 0)
+    char *end = line;
+    int64_t quota = text.len > 0 ? strtoll(line, &end, 10) : 0;
+    int64_t period = strtoll(end, NULL, 10);
+    if (end == line || period <= 0) // "max 100000", or no such file
         return INT32_MAX;
     return (int32_t)max_i64(1, min_i64(quota / period, INT32_MAX));
 }

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -10,10 +11,15 @@
 static int64_t read_meminfo(const char *key)
 {
     FILE *file = fopen("/proc/meminfo", "re");
-    int64_t bytes = INT64_MAX, kib;
-    char line[256], name[64];
-    while (file && fgets(line, sizeof(line), file)) {
-        if (sscanf(line, "%63[^:]: %" SCNd64 " kB", name, &kib) == 2 && strcmp(name, key) == 0)
+    int64_t bytes = INT64_MAX;
+    size_t key_len = strlen(key);
+    char line[256], *end;
+    while (file && fgets(line, sizeof(line), file)) { // "MemTotal:       16316412 kB"
+        if (strncmp(line, key, key_len) != 0 || line[key_len] != ':')
+            continue;
+        char *number = line + key_len + 1;
+        int64_t kib = strtoll(number, &end, 10);
+        if (end != number && kib >= 0 && kib <= INT64_MAX / 1024)
             bytes = kib * 1024;
     }
     if (file)
@@ -25,11 +31,12 @@ static int64_t read_meminfo(const char *key)
 static int64_t read_group_file(const char *path)
 {
     FILE *file = fopen(path, "re");
-    int64_t value;
-    bool is_number = file && fscanf(file, "%" SCNd64, &value) == 1 && value >= 0;
-    if (file)
-        fclose(file);
-    return is_number ? value : INT64_MAX;
+    if (!file)
+        return INT64_MAX;
+    char line[64], *end = line;
+    int64_t value = fgets(line, sizeof(line), file) ? strtoll(line, &end, 10) : 0;
+    fclose(file);
+    return end != line && value >= 0 ? value : INT64_MAX;
 }
 
 struct host_memory host_memory_read(void)

@@ -174,7 +174,7 @@ static bool is_greedy(const struct sampling_params *params)
 /** Whether a stands before b by falling logit, lower ids first on a tie. */
 static bool ranks_before(const float *logits, int32_t a, int32_t b)
 {
-    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+    return logits[a] > logits[b] || (a < b && logits[a] == logits[b]);
 }
 
 /** Restores a heap of ids below `at`. The root is the last in rank if `last_first`, else the
@@ -400,6 +400,7 @@ static void fill_logprobs(const float *logits, int32_t vocab_size, const int32_t
     double sum = 0;
     for (int32_t id = 0; id < vocab_size; id++)
         sum += exp((double)logits[id] - max);
+    // cppcheck-suppress invalidFunctionArg ; the greatest logit alone adds 1 to the sum
     double log_sum = log(sum) + max;
     float *logprobs = arena_array(arena, float, num_ids);
     for (int32_t i = 0; i < num_ids; i++)

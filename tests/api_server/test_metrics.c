@@ -9,7 +9,6 @@
 #include <cmocka.h>
 
 #include "api_server/metrics.h"
-#include "api_server/sha256.h"
 #include "base/memory.h"
 
 static const char *names[] = {"m\"x"};
@@ -237,27 +236,36 @@ static void disabled_statistics_leave_no_vllm_series(void **state)
     free(text);
 }
 
-static void sha256_gives_the_standards_digests(void **state)
+static void requests_of_a_dead_server_are_lost_and_counted_once(void **state)
 {
-    (void)state;
-    static const struct {
-        const char *text, *hex;
-    } rows[] = {
-        {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
-        {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
-        {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
-         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
-        {"abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqr"
-         "lmnopqrsmnopqrstnopqrstu",
-         "cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1"},
-    };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        struct sha256 digest = sha256_of(str_from(rows[i].text));
-        char hex[65];
-        for (int b = 0; b < 32; b++)
-            snprintf(hex + 2 * b, 3, "%02x", digest.bytes[b]);
-        assert_string_equal(hex, rows[i].hex);
-    }
+    struct metrics m = {*state, &options, 1, NULL};
+    metrics_begin(&m);
+    metrics_count(&m, METRIC_REQUESTS_RECEIVED, 10);
+    for (int reason = FINISH_REASON_STOP; reason <= FINISH_REASON_REPETITION; reason++)
+        metrics_success(&m, (enum finish_reason)reason);
+    for (int start = 0; start < 2; start++)
+        metrics_begin(&m); // the process that died is replaced, and so is that one
+    char *text = render(*state, 0);
+    assert_true(value_of(text, "vllm_c:requests_received_total{" LABELS "}") == 10);
+    assert_true(value_of(text, "vllm_c:requests_lost_total{" LABELS "}") == 5);
+    free(text);
+}
+
+static void our_series_come_from_the_engines_page(void **state)
+{
+    struct shared_page *page = *state;
+    page->engine.num_recomputed_tokens = 7;
+    page->engine.num_steps = 4;
+    page->engine.generation = 2;
+    page->engine.step_phase_ns[STEP_PHASE_EXECUTE] = 1500000000;
+    char *text = render(page, 0);
+    assert_true(value_of(text, "vllm_c:recomputed_tokens_total{" LABELS "}") == 7);
+    assert_true(value_of(text, "vllm_c:engine_steps_total{" LABELS "}") == 4);
+    assert_true(value_of(text, "vllm_c:engine_starts_total{" LABELS "}") == 2);
+    assert_true(value_of(text, "vllm_c:step_seconds_total{" LABELS ",phase=\"execute\"}") == 1.5);
+    assert_true(value_of(text, "vllm_c:step_seconds_total{" LABELS ",phase=\"send\"}") == 0);
+    assert_true(value_of(text, "vllm_c:engine_healthy{" LABELS "}") == 0); // never beat
+    free(text);
 }
 
 int main(void)
@@ -274,8 +282,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(http_requests_are_told_apart_by_handler_and_status, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(gauges_of_an_engine_that_is_gone_are_zero, setup, teardown),
+        cmocka_unit_test_setup_teardown(requests_of_a_dead_server_are_lost_and_counted_once, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(our_series_come_from_the_engines_page, setup, teardown),
         cmocka_unit_test_setup_teardown(disabled_statistics_leave_no_vllm_series, setup, teardown),
-        cmocka_unit_test(sha256_gives_the_standards_digests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,6 +57,7 @@ static struct serve_options base_options(void)
         .chat_template_content_format = "auto",
         .enable_prompt_tokens_details = true,
         .server_dev_mode = true,
+        .enable_responses_store = true,
         .max_log_len = -1,
         .max_num_queued_reqs = -1,
         .max_num_queued_tokens = -1,
@@ -722,6 +723,72 @@ static void an_engine_error_ends_a_stream_with_an_error_event(void **state)
     json_decref(err);
 }
 
+/** Streams until the engine fails; the body with the last event in it. */
+static struct http_answer stream_until_failure(struct fixture *f, const char *path,
+                                               const char *body, const char *event)
+{
+    atomic_store(&f->engine.step_ms, 20);
+    int fd = http_start(f->port, "POST", path, "", str_from(body));
+    struct buf in = {0};
+    assert_true(http_read_until(fd, &in, event, 2));
+    atomic_store(&f->engine.fail_next, true);
+    int64_t deadline_ns = clock_monotonic_ns() + 5000000000LL;
+    while (http_read_some(fd, &in, deadline_ns)) {
+    }
+    close(fd);
+    struct http_answer a = http_parse(buf_str(&in));
+    assert_true(a.complete);
+    buf_deinit(&in);
+    return a;
+}
+
+static void a_failed_engine_is_told_in_the_words_of_the_endpoint(void **state)
+{
+    struct fixture *f = *state;
+    struct http_answer a =
+        stream_until_failure(f, "/v1/messages",
+                             "{\"model\":\"demo\",\"max_tokens\":300,\"stream\":true,\"messages\":"
+                             "[{\"role\":\"user\",\"content\":\"x\"}]}",
+                             "event: content_block_delta");
+    assert_non_null(strstr(a.body, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":"
+                                   "\"internal_error\",\"message\":\"Generation failed"));
+    assert_null(strstr(a.body, "message_stop"));
+    http_answer_free(&a);
+    a = stream_until_failure(f, "/v1/responses",
+                             "{\"input\":\"x\",\"max_output_tokens\":300,\"stream\":true}",
+                             "event: response.output_text.delta");
+    assert_non_null(strstr(a.body, "event: error\ndata: {\"type\":\"error\",\"sequence_number\":"));
+    assert_null(strstr(a.body, "response.completed"));
+    http_answer_free(&a);
+}
+
+static void a_background_response_that_fails_says_so_to_who_asks(void **state)
+{
+    struct fixture *f = *state;
+    atomic_store(&f->engine.step_ms, 20);
+    json_t *response = post(f, "/v1/responses",
+                            "{\"input\":\"x\",\"max_output_tokens\":300,\"background\":true}", 200);
+    assert_string_equal(text_at(response, "status"), "queued");
+    char path[128];
+    snprintf(path, sizeof(path), "/v1/responses/%s", text_at(response, "id"));
+    json_decref(response);
+    atomic_store(&f->engine.fail_next, true);
+    json_t *now = NULL;
+    for (int i = 0; i < 500; i++) {
+        struct http_answer a = http_call(f->port, "GET", path, "", "");
+        assert_int_equal(a.status, 200);
+        json_decref(now);
+        now = json_loads(a.body, 0, NULL);
+        http_answer_free(&a);
+        if (strcmp(text_at(now, "status"), "failed") == 0)
+            break;
+        usleep(10000);
+    }
+    assert_string_equal(text_at(now, "status"), "failed");
+    assert_non_null(strstr(text_at(now, "error.message"), "Generation failed"));
+    json_decref(now);
+}
+
 static void a_client_that_leaves_aborts_all_its_choices(void **state)
 {
     struct fixture *f = *state;
@@ -1022,7 +1089,7 @@ static void tool_history_renders(void **state)
 
 // ---- servers with other options ----
 
-static void keys_are_asked_for_on_guarded_paths_only(void **state)
+static void keys_are_asked_for_everywhere_but_on_probes_and_metrics(void **state)
 {
     (void)state;
     static const char *keys[] = {"alpha-1", "beta-22"};
@@ -1055,7 +1122,39 @@ static void keys_are_asked_for_on_guarded_paths_only(void **state)
         http_answer_free(&a);
     }
     assert_int_equal(health(f), 503); // open, and there is no engine
-    struct http_answer a = http_call(f->port, "POST", "/tokenize", "", "{\"prompt\":\"x\"}");
+    static const struct {
+        const char *method, *path;
+        int status;
+    } paths[] = {
+        {"GET", "/ping", 503},
+        {"GET", "/metrics", 200},
+        {"GET", "/metrics/", 200},
+        {"OPTIONS", "/v1/models", 405},
+        {"POST", "/tokenize", 401},
+        {"GET", "/version", 401},
+        {"GET", "/load", 401},
+        {"GET", "/", 401},
+        {"GET", "/nothing", 401},
+        {"GET", "/healthy", 401},
+        {"GET", "/health/", 401},
+        {"GET", "//metrics", 401},
+        {"POST", "/debug/recording", 401},
+        {"GET", "/v1", 401},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
+        struct http_answer a = http_call(f->port, paths[i].method, paths[i].path, "", "");
+        if (a.status != paths[i].status)
+            fail_msg("%s %s: %d", paths[i].method, paths[i].path, a.status);
+        http_answer_free(&a);
+    }
+    fixture_stop(f);
+
+    options.api_key_for_metrics = true;
+    f = fixture_start(&options, false);
+    struct http_answer a = http_call(f->port, "GET", "/metrics", "", "");
+    assert_int_equal(a.status, 401);
+    http_answer_free(&a);
+    a = http_call(f->port, "GET", "/metrics", "Authorization: Bearer beta-22\r\n", "");
     assert_int_equal(a.status, 200);
     http_answer_free(&a);
     fixture_stop(f);
@@ -1182,6 +1281,8 @@ int main(void)
         cmocka_unit_test_setup(completion_stream_has_exactly_the_agreed_shapes, reset),
         cmocka_unit_test_setup(a_stream_gives_what_the_whole_answer_gives, reset),
         cmocka_unit_test_setup(an_engine_error_ends_a_stream_with_an_error_event, reset),
+        cmocka_unit_test_setup(a_failed_engine_is_told_in_the_words_of_the_endpoint, reset),
+        cmocka_unit_test_setup(a_background_response_that_fails_says_so_to_who_asks, reset),
         cmocka_unit_test_setup(a_client_that_leaves_aborts_all_its_choices, reset),
         cmocka_unit_test_setup(requests_live_through_an_engine_restart, reset),
         cmocka_unit_test_setup(a_slow_reader_gets_everything_in_the_end, reset),
@@ -1195,7 +1296,7 @@ int main(void)
         cmocka_unit_test_setup(cors_allows_everybody_by_default, reset),
         cmocka_unit_test_setup(request_ids_come_from_the_header_then_the_body, reset),
         cmocka_unit_test_setup(tool_history_renders, reset),
-        cmocka_unit_test(keys_are_asked_for_on_guarded_paths_only),
+        cmocka_unit_test(keys_are_asked_for_everywhere_but_on_probes_and_metrics),
         cmocka_unit_test(admission_limits_answer_503_before_anything_is_sent),
         cmocka_unit_test(sigterm_ends_running_requests_with_finish_reason_abort),
         cmocka_unit_test(sigterm_with_a_timeout_lets_requests_end),

@@ -4,7 +4,7 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import net from 'node:net';
 import { after, before, test } from 'node:test';
-import { Server, sleep, until } from './server.mjs';
+import { Server, sleep, timeScale, until } from './server.mjs';
 
 let server;
 before(async () => (server = await Server.start(['--served-model-name', 'demo', '--max-num-seqs', '8'])));
@@ -29,7 +29,7 @@ const raw = (bytes, { ms = 3000, half = false } = {}) =>
     socket.on('data', (data) => (got += data));
     socket.on('error', () => resolve(got));
     socket.on('close', () => resolve(got));
-    setTimeout(() => socket.destroy(), ms).unref();
+    setTimeout(() => socket.destroy(), ms * timeScale).unref();
   });
 const request = (body, headers = 'Content-Type: application/json\r\n') =>
   `POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n${headers}Content-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
@@ -167,7 +167,7 @@ test('a body above the limit is answered with 413 and not kept in memory', async
     socket.on('data', (data) => (got += data));
     socket.on('error', () => resolve(got));
     socket.on('close', () => resolve(got));
-    setTimeout(() => socket.destroy(), 20_000).unref();
+    setTimeout(() => socket.destroy(), 20_000 * timeScale).unref();
   });
   assert.match(answer, /^HTTP\/1\.1 413/);
   assert.ok(rss() - before < 200 * 1024, 'it was not gathered');

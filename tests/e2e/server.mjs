@@ -13,15 +13,20 @@ export const demo = path.join(root, 'models', 'demo');
 // The server warns of VLLM_* variables that it does not know.
 const { VLLM_BINARY: _, ...environment } = process.env;
 
+/** How much longer than usual things may take: more than 1 in a build with sanitizers. */
+export const timeScale = Number(process.env.TEST_TIME_SCALE ?? 1);
+/** Whether to ask for less, where the amount proves nothing more. */
+export const isSlow = timeScale > 1;
+
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** Polls `condition` (may be async) until it is truthy; fails after `seconds`. */
+/** Polls `condition` (may be async) until it is truthy; fails after `seconds`, times the scale. */
 export async function until(what, seconds, condition) {
-  const end = Date.now() + seconds * 1000;
+  const end = Date.now() + seconds * 1000 * timeScale;
   for (;;) {
     const value = await condition();
     if (value) return value;
-    if (Date.now() > end) throw new Error(`gave up after ${seconds} s waiting until ${what}`);
+    if (Date.now() > end) throw new Error(`gave up after ${seconds * timeScale} s waiting until ${what}`);
     await sleep(20);
   }
 }
@@ -134,7 +139,7 @@ export class Server {
 
   async stop(signal = 'SIGTERM') {
     if (this.exitCode === undefined) this.process.kill(signal);
-    const timer = setTimeout(() => this.process.kill('SIGKILL'), 20_000);
+    const timer = setTimeout(() => this.process.kill('SIGKILL'), 20_000 * timeScale);
     const code = await this.exited;
     clearTimeout(timer);
     return code;

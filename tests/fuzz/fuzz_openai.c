@@ -1,11 +1,14 @@
-// Bodies of chat and completion requests, from bytes to what the engine would be given. The first
-// byte picks the endpoint and how the template wants content.
+// Bodies of chat, completion, response and message requests, from bytes to what the engine would be
+// given. The first byte picks the endpoint and how the template wants content.
 #include <stddef.h>
 #include <stdint.h>
 
 #include "api_server/chat_messages.h"
+#include "api_server/constraint_fields.h"
 #include "api_server/json_body.h"
+#include "api_server/messages_request.h"
 #include "api_server/openai_protocol.h"
+#include "api_server/responses_request.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/utf8.h"
@@ -63,19 +66,46 @@ static enum status run_completion(const json_t *body, struct arena *arena,
     return STATUS_OK;
 }
 
-static enum status run(const json_t *body, uint8_t choice, struct arena *arena,
-                       struct api_error *err)
+enum { IS_CHAT = 1, AS_PARTS = 2, IS_MESSAGES = 4, IS_RESPONSES = 8 };
+
+/** Puts the chat request that a body of another language means in its place. */
+static enum status translate(json_t **body, uint8_t choice, struct arena *arena,
+                             struct api_error *err)
+{
+    json_t *chat;
+    struct response response;
+    if (choice & IS_MESSAGES)
+        TRY(messages_request_to_chat(&chat, *body, choice & AS_PARTS, err));
+    else
+        TRY(responses_request_to_chat(&chat, &response, *body, choice & AS_PARTS, arena, err));
+    CHECK(json_is_array(json_object_get(chat, "messages")));
+    json_decref(*body);
+    *body = chat;
+    return STATUS_OK;
+}
+
+static enum status run(json_t **request, uint8_t choice, struct arena *arena, struct api_error *err)
 {
     struct generation_fields fields;
     struct sampling_params params;
-    if (choice & 1)
-        TRY(run_chat(body, choice & 2, arena, &fields, err));
+    if (choice & (IS_MESSAGES | IS_RESPONSES)) {
+        TRY(translate(request, choice, arena, err));
+        choice |= IS_CHAT;
+    }
+    const json_t *body = *request;
+    if (choice & IS_CHAT)
+        TRY(run_chat(body, choice & AS_PARTS, arena, &fields, err));
     else
         TRY(run_completion(body, arena, &fields, err));
     TRY(prompt_length_check(&fields.sampling, NUM_PROMPT_TOKENS, MAX_MODEL_LEN, err));
     TRY(sampling_resolve(&fields.sampling, &config, NUM_PROMPT_TOKENS, MAX_MODEL_LEN, fields.echo,
                          arena, &params, err));
+    fields.sampling.num_bad_words = 0; // their words need a tokenizer
+    TRY(constraint_fields_resolve(&fields.sampling, &config, NULL, arena, &params, err));
     check_params(&params);
+    if (params.num_automaton_words > 0)
+        CHECK(byte_automaton_check(params.automaton, params.num_automaton_words, NULL) ==
+              STATUS_OK);
     return STATUS_OK;
 }
 
@@ -90,7 +120,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     json_t *body;
     enum status status = json_body_parse(&body, text, &err);
     if (status == STATUS_OK)
-        status = run(body, data[0], &arena, &err);
+        status = run(&body, data[0], &arena, &err);
     if (status != STATUS_OK) { // every refusal is valid JSON of a few kilobytes
         struct buf out = {0};
         api_error_write(&out, &err);

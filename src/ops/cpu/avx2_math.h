@@ -26,6 +26,7 @@ ALWAYS_INLINE __m256i lane_mask(int64_t n)
 ALWAYS_INLINE __m256 load8(enum weight_form form, const void *data, int64_t i)
 {
     if (form == WEIGHT_F32)
+        // cppcheck-suppress invalidPointerCast ; an unaligned load of what is stored as floats
         return _mm256_loadu_ps((const float *)((const char *)data + i * 4));
     __m128i half = _mm_loadu_si128((const __m128i_u *)((const char *)data + i * 2));
     if (form == WEIGHT_F16)

@@ -1,0 +1,86 @@
+// Random traffic with random disconnects for SOAK_SECONDS (20 unless set): afterwards every block is
+// free and neither process has grown.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { readFileSync, readdirSync } from 'node:fs';
+import { test } from 'node:test';
+import { Server, sleep, until } from './server.mjs';
+
+const seconds = Number(process.env.SOAK_SECONDS ?? 20);
+
+/** A generator of numbers in [0, 1) that gives the same ones every time. */
+function generator(seed) {
+  return () => {
+    seed = (seed * 1664525 + 1013904223) % 4294967296;
+    return seed / 4294967296;
+  };
+}
+
+function processes(server) {
+  const pids = {};
+  for (const line of execFileSync('ps', ['--no-headers', '-o', 'pid,args', '--ppid', String(server.pid)], { encoding: 'utf8' }).split('\n')) {
+    for (const kind of ['EngineCore', 'APIServer']) if (line.includes(kind)) pids[kind] = Number(line.trim().split(' ')[0]);
+  }
+  return pids;
+}
+const rssKib = (pid) => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))[1]);
+const numFiles = (pid) => readdirSync(`/proc/${pid}/fd`).length;
+
+test(`${seconds} s of traffic and disconnects leave nothing behind`, { timeout: (seconds + 120) * 1000 }, async () => {
+  const server = await Server.start(['--served-model-name', 'demo', '--max-num-seqs', '12', '--num-gpu-blocks-override', '180', '--max-model-len', '1024', '--block-size', '16', '--max-num-batched-tokens', '512']);
+  const random = generator(Number(process.env.SOAK_SEED ?? 7));
+  const pick = (low, high) => low + Math.floor(random() * (high - low + 1));
+  const counts = { finished: 0, left: 0, refused: 0 };
+  const one = async () => {
+    const family = pick(0, 5);
+    const body = {
+      model: 'demo',
+      prompt: Array.from({ length: pick(1, random() < 0.1 ? 700 : 120) }, (_, i) => 300 + ((i * (family + 3)) % 400)),
+      max_tokens: pick(1, random() < 0.2 ? 250 : 40),
+      n: random() < 0.2 ? pick(2, 4) : 1,
+      temperature: random(),
+      ignore_eos: random() < 0.5,
+    };
+    const controller = new AbortController();
+    const leaves = random() < 0.4;
+    const timer = leaves ? setTimeout(() => controller.abort(), pick(0, 600)) : null;
+    try {
+      const events = await server.stream('/v1/completions', body, { signal: controller.signal });
+      assert.equal(events.at(-1), '[DONE]');
+      assert.ok(!events.some((event) => event.error), JSON.stringify(events.find((event) => event.error)));
+      counts.finished++;
+    } catch (error) {
+      if (!controller.signal.aborted) throw error;
+      counts.left++;
+    } finally {
+      clearTimeout(timer);
+    }
+  };
+  const traffic = async (until_ms) => {
+    while (Date.now() < until_ms) await one();
+  };
+  const burst = (ms) => Promise.all(Array.from({ length: 24 }, () => traffic(Date.now() + ms)));
+  const idle = () => until('everything is free', 30, async () =>
+    (await server.metric('vllm:num_requests_running')) === 0 && (await server.metric('vllm:num_requests_waiting')) === 0 &&
+    (await server.metric('vllm:kv_cache_usage_perc')) === 0);
+
+  await burst(Math.min(seconds * 250, 30_000)); // pools and tables reach their size
+  await idle();
+  const pids = processes(server);
+  const before = Object.fromEntries(Object.entries(pids).map(([kind, pid]) => [kind, rssKib(pid)]));
+  const files = Object.fromEntries(Object.entries(pids).map(([kind, pid]) => [kind, numFiles(pid)]));
+  await burst(seconds * 750);
+  await idle();
+  await sleep(300);
+  assert.deepEqual(processes(server), pids, 'nobody was restarted');
+  const report = [];
+  for (const [kind, pid] of Object.entries(pids)) {
+    const grown = rssKib(pid) - before[kind];
+    report.push(`${kind}: ${before[kind]} KiB, ${grown} KiB more`);
+    assert.ok(grown < Math.max(8192, before[kind] * 0.1), `${kind} grew by ${grown} KiB`);
+    assert.ok(numFiles(pid) <= files[kind] + 8, `${kind} has ${numFiles(pid)} files open`);
+  }
+  console.log(`${JSON.stringify(counts)}; ${report.join('; ')}; ${await server.metric('vllm:num_preemptions_total')} preemptions`);
+  assert.ok(counts.finished > seconds && counts.left > 0);
+  assert.equal(await server.stop(), 0);
+});
