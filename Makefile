@@ -1,5 +1,5 @@
 # Two commands do everything, set-up included: `make run` and `make test`.
-.PHONY: run test lint asan tsan fuzz bench install clean help
+.PHONY: run test lint asan tsan fuzz bench dist install clean help
 .DEFAULT_GOAL := help
 
 PORT ?= 8000
@@ -37,6 +37,10 @@ fuzz: build/.setup               ## each fuzzer for FUZZ_SECONDS (30) from its c
 
 bench: build/.setup-build              ## the benchmarks, in release
 	cmake --preset release -DVLLM_BENCH=ON && cmake --build --preset release
+
+dist: build/.setup-build               ## with the CUDA backend, as a folder to carry: build/dist
+	cmake --preset cuda -DVLLM_TESTS=OFF && cmake --build --preset cuda --target vllm
+	scripts/make_dist build/cuda build/dist
 
 install: build/.setup-build            ## the program into PREFIX (/usr/local)
 	cmake --preset release && cmake --build --preset release --target vllm

@@ -237,8 +237,9 @@ static void run_attention(struct bench *b, const void *what)
                                     .max_query_len = r->query_len,
                                     .max_seq_len = r->context};
     struct attention_params params = {.scale = 0.088f, .num_heads = NUM_HEADS};
-    op_attention(&b->dev, tensor_2d(r->out, DTYPE_F32, r->query_len, NUM_HEADS * HEAD_DIM), r->q,
-                 NUM_HEADS * HEAD_DIM, &cache, &batch, &params);
+    const int64_t cols = NUM_HEADS * HEAD_DIM;
+    op_attention(&b->dev, tensor_2d(r->out, DTYPE_F32, r->query_len, cols),
+                 tensor_2d(r->q, DTYPE_F32, r->query_len, cols), &cache, &batch, &params);
 }
 
 static void bench_attention(struct bench *b)

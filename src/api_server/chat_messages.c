@@ -10,7 +10,7 @@
 static enum status message_error(struct api_error *err, size_t index, const char *key,
                                  const char *type, const char *msg)
 {
-    char loc[96];
+    char loc[128];
     snprintf(loc, sizeof(loc), "body.messages.%zu%s%s", index, key[0] ? "." : "", key);
     return api_error_schema(err, type, loc, NULL, "%s", msg);
 }

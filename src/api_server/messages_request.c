@@ -44,6 +44,7 @@ static enum status block_text(const json_t *block, const struct place *at, const
 static enum status block_type(const json_t *block, const struct place *at, const char **type,
                               struct api_error *err)
 {
+    *type = "";
     if (!json_is_object(block))
         return bad_type(err, at->loc, "model_attributes_type",
                         "Input should be a content block: an object with a type");

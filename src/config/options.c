@@ -178,8 +178,8 @@ static const struct option table[] = {
     NOT_YET(MODEL, "quantization-config", JSON_OBJECT, "None", "Quantization per kind of layer."),
     NOT_YET(MODEL, "allow-deprecated-quantization", BOOL, "False",
             "Allow deprecated quantization methods."),
-    NOT_YET(MODEL, "enforce-eager", BOOL, "False",
-            "No CUDA graphs and no compilation; there are none on the CPU.", .accepts = "*"),
+    OPT(MODEL, "enforce-eager", BOOL, enforce_eager, "False",
+        "No CUDA graphs; there are none on the CPU."),
     OPT(MODEL, "max-logprobs", INT, max_logprobs, "20",
         "Most log-probabilities a request may ask for; -1: the vocabulary.",
         .range = "[-1,2147483647]"),
@@ -481,8 +481,8 @@ static const struct option table[] = {
     NOT_YET(SCHEDULER, "scheduler-cls", STRING, "None", "Python scheduler class."),
 
     NOT_YET(COMPILATION, "cudagraph-capture-sizes", LIST, "None", "Batch sizes with a CUDA graph."),
-    NOT_YET(COMPILATION, "max-cudagraph-capture-size", INT, "None",
-            "Largest batch with a CUDA graph."),
+    OPT(COMPILATION, "max-cudagraph-capture-size", INT, max_cudagraph_capture_size, "None",
+        "Largest batch with a CUDA graph; 0: none.", .range = "[0,65536]"),
 
     NOT_YET(KERNEL, "kernel-config", JSON_OBJECT, "{}", "Settings of kernels."),
     NOT_YET(KERNEL, "moe-backend", STRING, "auto", "Which expert kernels."),

@@ -113,6 +113,11 @@ struct serve_options {
     double watermark;
     int32_t stream_interval;
 
+    // Devices
+    const char *target_device;          // VLLM_TARGET_DEVICE: "auto", "cpu", "cuda"
+    bool enforce_eager;                 // no CUDA graphs
+    int32_t max_cudagraph_capture_size; // -1: derived
+
     // CPU backend
     const char *omp_threads_bind; // VLLM_CPU_OMP_THREADS_BIND: "auto", "nobind" or a list of cores
     const char *cpu_isa;          // VLLM_CPU_ISA (ours): "auto", "scalar", "avx2" ...

@@ -134,6 +134,7 @@ static void warn_of_unknown_variables(FILE *err_out)
         "VLLM_CPU_KVCACHE_SPACE",
         "VLLM_CPU_OMP_THREADS_BIND",
         "VLLM_CPU_ISA",
+        "VLLM_TARGET_DEVICE",
         "VLLM_LOG_STATS_INTERVAL",
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
         "VLLM_SERVER_DEV_MODE",
@@ -186,6 +187,15 @@ enum status options_read_environment(struct serve_options *options,
                                isa);
     if (isa)
         options->cpu_isa = arena_strdup(&options->arena, str_from(isa));
+    const char *device = options_env("VLLM_TARGET_DEVICE");
+    if (device && strcmp(device, "auto") != 0 && strcmp(device, "cpu") != 0 &&
+        strcmp(device, "cuda") != 0)
+        return error_set_field(err, STATUS_INVALID, "VLLM_TARGET_DEVICE",
+                               "the environment variable VLLM_TARGET_DEVICE is '%.100s', expected "
+                               "auto, cpu or cuda",
+                               device);
+    if (device)
+        options->target_device = arena_strdup(&options->arena, str_from(device));
     warn_of_unknown_variables(err_out);
     return STATUS_OK;
 }

@@ -372,6 +372,7 @@ void options_set_defaults(struct serve_options *options)
     *options = (struct serve_options){
         .log_stats_interval_s = 10,
         .keep_alive_timeout_s = 5,
+        .target_device = "auto",
         .omp_threads_bind = "auto",
         .cpu_isa = "auto",
     };

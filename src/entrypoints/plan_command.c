@@ -43,7 +43,8 @@ static const struct option table[] = {
      .offset = offsetof(struct plan_options, device),
      .default_text = "auto",
      .choices = "auto,cpu,gpu",
-     .help = "What the engine would run on: a GPU if --gpu-memory is given, else this CPU."},
+     .help = "What the engine would run on. auto: a GPU with --gpu-memory, a CPU with "
+             "--host-memory, else what `vllm serve` would take here."},
     {.name = "json",
      .kind = OPTION_FLAG,
      .offset = offsetof(struct plan_options, json),
@@ -151,6 +152,8 @@ static int run(const struct plan_options *options, struct serve_options *serve)
     bool is_gpu = options->gpu_memory > 0;
     if (is_gpu)
         choose_gpu(serve);
+    else if (options->device == PLAN_DEVICE_CPU || options->host_memory > 0)
+        serve->target_device = "cpu"; // whatever this machine has
     if (serve->load_format != LOAD_FORMAT_DUMMY && !has_weights(serve->model)) {
         serve->load_format = LOAD_FORMAT_DUMMY;
         fprintf(stderr, "%s holds no weights: sizes follow from config.json alone\n", serve->model);

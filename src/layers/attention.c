@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "base/memory.h"
+
 static int64_t q_size(const struct attention *attention)
 {
     return (int64_t)attention->options.num_heads * attention->options.head_dim;
@@ -20,9 +22,9 @@ enum status attention_load(struct attention *attention, const struct weights *w,
     attention->scale = (float)(1.0 / sqrt(options->head_dim));
     int64_t hidden = options->hidden_size, q = q_size(attention), kv = kv_size(attention);
     bool qkv_bias = options->has_qkv_bias;
-    TRY(linear_load(&attention->q_proj, w, "q_proj", q, hidden, qkv_bias, err));
-    TRY(linear_load(&attention->k_proj, w, "k_proj", kv, hidden, qkv_bias, err));
-    TRY(linear_load(&attention->v_proj, w, "v_proj", kv, hidden, qkv_bias, err));
+    const struct weights_part parts[] = {{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}};
+    TRY(joined_linear_load(&attention->qkv_proj, w, parts, ARRAY_LEN(parts), hidden, qkv_bias,
+                           err));
     TRY(linear_load(&attention->o_proj, w, "o_proj", hidden, q, options->has_o_bias, err));
     if (!options->has_qk_norm)
         return STATUS_OK;
@@ -31,10 +33,16 @@ enum status attention_load(struct attention *attention, const struct weights *w,
     return rms_norm_load(&attention->k_norm, w, "k_norm", options->head_dim, eps, err);
 }
 
-size_t attention_scratch_bytes(const struct attention *attention, int64_t num_tokens)
+static int64_t qkv_size(const struct attention *attention)
 {
-    return 2 * workspace_f32_bytes(num_tokens, q_size(attention)) + // queries, attended values
-           2 * workspace_f32_bytes(num_tokens, kv_size(attention)); // keys, values
+    return q_size(attention) + 2 * kv_size(attention);
+}
+
+size_t attention_scratch_bytes(const struct attention *attention, enum dtype dtype,
+                               int64_t num_tokens)
+{
+    return workspace_tensor_bytes(dtype, num_tokens, qkv_size(attention)) +
+           workspace_tensor_bytes(dtype, num_tokens, q_size(attention)); // attended values
 }
 
 void attention_forward(const struct attention *attention, struct forward *fwd, struct tensor hidden)
@@ -43,24 +51,22 @@ void attention_forward(const struct attention *attention, struct forward *fwd, s
     const struct layer_cache *cache = &fwd->caches[options->layer];
     const struct cache_group_step *group = &fwd->groups[cache->group];
     size_t mark = workspace_mark(&fwd->workspace);
-    struct tensor q = workspace_f32(&fwd->workspace, fwd->num_tokens, q_size(attention));
-    struct tensor k = workspace_f32(&fwd->workspace, fwd->num_tokens, kv_size(attention));
-    struct tensor v = workspace_f32(&fwd->workspace, fwd->num_tokens, kv_size(attention));
-    struct tensor attended = workspace_f32(&fwd->workspace, fwd->num_tokens, q_size(attention));
+    struct tensor qkv = forward_activation(fwd, qkv_size(attention));
+    struct tensor attended = forward_activation(fwd, q_size(attention));
 
-    linear_forward(&attention->q_proj, fwd, q, hidden);
-    linear_forward(&attention->k_proj, fwd, k, hidden);
-    linear_forward(&attention->v_proj, fwd, v, hidden);
-    if (options->has_qk_norm) {
-        head_rms_norm_forward(&attention->q_norm, fwd, q);
-        head_rms_norm_forward(&attention->k_norm, fwd, k);
-    }
-    rotary_embedding_forward(options->rotary, fwd, q, options->head_dim);
-    rotary_embedding_forward(options->rotary, fwd, k, options->head_dim);
-    op_kv_cache_write(fwd->dev, &cache->kv, k.data, v.data, kv_size(attention), group->slot_mapping,
-                      fwd->num_tokens);
+    joined_linear_forward(&attention->qkv_proj, fwd, qkv, hidden);
+    const struct qkv_params qkv_params = {
+        .num_heads = options->num_heads,
+        .q_norm = attention->q_norm.weight,
+        .k_norm = attention->k_norm.weight,
+        .eps = attention->q_norm.eps,
+        .cos_sin = options->rotary->cos_sin,
+        .rot_dim = options->rotary->rot_dim,
+    };
+    op_prepare_qkv(fwd->dev, qkv, &cache->kv, &qkv_params, fwd->positions, group->slot_mapping);
     const struct attention_params params = {attention->scale, options->window, options->num_heads};
-    op_attention(fwd->dev, attended, q.data, q_size(attention), &cache->kv, &group->batch, &params);
+    op_attention(fwd->dev, attended, tensor_columns(qkv, 0, q_size(attention)), &cache->kv,
+                 &group->batch, &params);
     linear_forward(&attention->o_proj, fwd, hidden, attended);
     workspace_release(&fwd->workspace, mark);
 }

@@ -21,7 +21,8 @@ struct attention_options {
 
 struct attention {
     struct attention_options options;
-    struct linear q_proj, k_proj, v_proj, o_proj;
+    struct joined_linear qkv_proj;
+    struct linear o_proj;
     struct rms_norm q_norm, k_norm; // with has_qk_norm
     float scale;
 };
@@ -30,10 +31,11 @@ struct attention {
 NODISCARD enum status attention_load(struct attention *attention, const struct weights *w,
                                      const struct attention_options *options, struct error *err);
 
-/** Bytes of workspace for a step of `num_tokens`. */
-size_t attention_scratch_bytes(const struct attention *attention, int64_t num_tokens);
+/** Bytes of workspace for a step of `num_tokens` with activations of `dtype`. */
+size_t attention_scratch_bytes(const struct attention *attention, enum dtype dtype,
+                               int64_t num_tokens);
 
-/** hidden: [num_tokens, hidden_size] f32, in: the normalised input, out: what to add to the
+/** hidden: [num_tokens, hidden_size], in: the normalised input, out: what to add to the
  *  residual. Writes the step's keys and values to the cache first. */
 void attention_forward(const struct attention *attention, struct forward *fwd,
                        struct tensor hidden);

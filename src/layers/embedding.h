@@ -13,6 +13,6 @@ NODISCARD enum status embedding_load(struct embedding *embedding, const struct w
                                      const char *name, int64_t vocab_size, int64_t hidden_size,
                                      struct error *err);
 
-/** hidden: [num_tokens, hidden_size] f32: the vectors of the step's tokens. Needs no scratch. */
+/** hidden: [num_tokens, hidden_size]: the vectors of the step's tokens. Needs no scratch. */
 void embedding_forward(const struct embedding *embedding, struct forward *fwd,
                        struct tensor hidden);

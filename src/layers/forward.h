@@ -19,11 +19,12 @@ struct workspace {
     size_t capacity_bytes, used_bytes;
 };
 
-/** Bytes that workspace_f32() takes for [rows, cols]. */
-size_t workspace_f32_bytes(int64_t rows, int64_t cols);
+/** Bytes that workspace_tensor() takes for [rows, cols] of `dtype`. */
+size_t workspace_tensor_bytes(enum dtype dtype, int64_t rows, int64_t cols);
 
-/** An uninitialised float32 matrix. */
-struct tensor workspace_f32(struct workspace *workspace, int64_t rows, int64_t cols);
+/** An uninitialised matrix. */
+struct tensor workspace_tensor(struct workspace *workspace, enum dtype dtype, int64_t rows,
+                               int64_t cols);
 
 static inline size_t workspace_mark(const struct workspace *workspace)
 {
@@ -58,3 +59,9 @@ struct forward {
     const struct layer_cache *caches; // [num_layers]
     _Atomic int64_t *progress;        // NULL, or counted up after each layer
 };
+
+/** An uninitialised matrix [num_tokens, cols] of activations, from the step's workspace. */
+static inline struct tensor forward_activation(struct forward *fwd, int64_t cols)
+{
+    return workspace_tensor(&fwd->workspace, fwd->dev->activation_dtype, fwd->num_tokens, cols);
+}

@@ -20,19 +20,17 @@ enum status gated_mlp_load(struct gated_mlp *mlp, const struct weights *w,
                        options->intermediate_size, options->has_bias, err);
 }
 
-size_t gated_mlp_scratch_bytes(const struct gated_mlp *mlp, int64_t num_tokens)
+size_t gated_mlp_scratch_bytes(const struct gated_mlp *mlp, enum dtype dtype, int64_t num_tokens)
 {
-    return workspace_f32_bytes(num_tokens, 2 * mlp->intermediate_size) +
-           workspace_f32_bytes(num_tokens, mlp->intermediate_size);
+    return workspace_tensor_bytes(dtype, num_tokens, 2 * mlp->intermediate_size) +
+           workspace_tensor_bytes(dtype, num_tokens, mlp->intermediate_size);
 }
 
 void gated_mlp_forward(const struct gated_mlp *mlp, struct forward *fwd, struct tensor hidden)
 {
     size_t mark = workspace_mark(&fwd->workspace);
-    struct tensor gate_up =
-        workspace_f32(&fwd->workspace, fwd->num_tokens, 2 * mlp->intermediate_size);
-    struct tensor activated =
-        workspace_f32(&fwd->workspace, fwd->num_tokens, mlp->intermediate_size);
+    struct tensor gate_up = forward_activation(fwd, 2 * mlp->intermediate_size);
+    struct tensor activated = forward_activation(fwd, mlp->intermediate_size);
     linear_forward(&mlp->gate_up_proj, fwd, gate_up, hidden);
     op_silu_and_mul(fwd->dev, activated, gate_up);
     linear_forward(&mlp->down_proj, fwd, hidden, activated);

@@ -23,8 +23,8 @@ struct gated_mlp {
 NODISCARD enum status gated_mlp_load(struct gated_mlp *mlp, const struct weights *w,
                                      const struct gated_mlp_options *options, struct error *err);
 
-/** Bytes of workspace for a step of `num_tokens`. */
-size_t gated_mlp_scratch_bytes(const struct gated_mlp *mlp, int64_t num_tokens);
+/** Bytes of workspace for a step of `num_tokens` with activations of `dtype`. */
+size_t gated_mlp_scratch_bytes(const struct gated_mlp *mlp, enum dtype dtype, int64_t num_tokens);
 
-/** hidden: [num_tokens, hidden_size] f32, input and output. */
+/** hidden: [num_tokens, hidden_size], input and output. */
 void gated_mlp_forward(const struct gated_mlp *mlp, struct forward *fwd, struct tensor hidden);

@@ -16,6 +16,6 @@ NODISCARD enum status lm_head_load(struct lm_head *head, const struct weights *w
                                    const struct embedding *embedding, bool is_tied,
                                    struct error *err);
 
-/** logits: [rows, vocab_size] f32, hidden: [rows, hidden_size] f32. Needs no scratch. */
+/** logits: [rows, vocab_size] f32, hidden: [rows, hidden_size]. Needs no scratch. */
 void lm_head_forward(const struct lm_head *head, struct forward *fwd, struct tensor logits,
                      struct tensor hidden);

@@ -26,10 +26,3 @@ void add_rms_norm_forward(const struct rms_norm *norm, struct forward *fwd, stru
     assert(x.shape[1] == norm->size);
     op_add_rms_norm(fwd->dev, x, residual, norm->weight, norm->eps);
 }
-
-void head_rms_norm_forward(const struct rms_norm *norm, struct forward *fwd, struct tensor x)
-{
-    assert(x.shape[1] % norm->size == 0);
-    op_head_rms_norm(fwd->dev, x.data, x.shape[1], (int32_t)(x.shape[1] / norm->size),
-                     (int32_t)norm->size, norm->weight, norm->eps, (int32_t)x.shape[0]);
-}

@@ -246,10 +246,3 @@ enum status rotary_embedding_init(struct rotary_embedding *rotary, const struct 
     rotary->cos_sin = table;
     return STATUS_OK;
 }
-
-void rotary_embedding_forward(const struct rotary_embedding *rotary, struct forward *fwd,
-                              struct tensor x, int32_t head_dim)
-{
-    op_rope(fwd->dev, x.data, x.shape[1], (int32_t)(x.shape[1] / head_dim), head_dim,
-            rotary->rot_dim, rotary->cos_sin, fwd->positions, (int32_t)x.shape[0]);
-}

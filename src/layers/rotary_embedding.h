@@ -37,7 +37,3 @@ NODISCARD enum status rotary_frequencies(double *inv_freq, double *magnitude,
 
 /** Dimensions of a head that are rotated: int(head_dim * partial_rotary_factor). */
 int32_t rotary_dim(const struct rotary_embedding_options *options);
-
-/** Rotates the heads of x [num_tokens, num_heads * head_dim] in place. */
-void rotary_embedding_forward(const struct rotary_embedding *rotary, struct forward *fwd,
-                              struct tensor x, int32_t head_dim);

@@ -58,6 +58,20 @@ static void keep_allocation(struct weight_store *store, void *ptr, bool is_devic
     store->allocations = allocation;
 }
 
+/** A copy of host memory on the device. Errors: OUT_OF_MEMORY. */
+static enum status keep_on_device(struct weight_store *store, const void *values, size_t size_bytes,
+                                  void **out, struct error *err)
+{
+    struct device *dev = store->dev;
+    *out = dev->ops.alloc(dev, size_bytes);
+    if (!*out)
+        return error_set(err, STATUS_OUT_OF_MEMORY,
+                         "%zu bytes of device memory for weights were refused", size_bytes);
+    keep_allocation(store, *out, true);
+    dev->ops.copy_in(dev, *out, values, size_bytes);
+    return STATUS_OK;
+}
+
 static bool is_harmless(struct str name, const char *const *prefixes, size_t num_prefixes)
 {
     static const char *const SUFFIXES[] = {".rotary_emb.inv_freq", ".attn.bias", ".masked_bias"};
@@ -280,19 +294,30 @@ static enum status read_vector(float *out, const struct weights *w, const struct
     return status;
 }
 
-enum status weights_vector(const struct weights *w, const char *name, int64_t n, const float **out,
+enum status weights_vector(const struct weights *w, const char *name, int64_t n, const void **out,
                            struct error *err)
 {
     struct weight_store *store = w->store;
+    enum dtype dtype = store->dev->activation_dtype;
     struct source source;
     *out = NULL;
     TRY(find_source(w, full_name(w, name, ""), -1, n, &source, err));
-    count_bytes(store, kind_of(source.name.text), n * (int64_t)sizeof(float), 0);
+    size_t size_bytes = (size_t)n * dtype_size(dtype);
+    count_bytes(store, kind_of(source.name.text), (int64_t)size_bytes, 0);
     if (store->options.mode == WEIGHTS_PLAN)
         return STATUS_OK;
-    float *values = arena_array(&store->arena, float, n);
+    void *values = arena_alloc(&store->arena, size_bytes);
     *out = values;
-    return read_vector(values, w, &source, err);
+    if (dtype == DTYPE_F32)
+        TRY(read_vector(values, w, &source, err));
+    else
+        TRY(read_source(values, dtype, &source, err));
+    if (store->dev->has_host_memory)
+        return STATUS_OK;
+    void *on_device = NULL;
+    TRY(keep_on_device(store, values, size_bytes, &on_device, err));
+    *out = on_device;
+    return STATUS_OK;
 }
 
 static enum weight_form form_of(enum dtype dtype)
@@ -368,7 +393,7 @@ static enum status prepare(struct weight_store *store, enum weight_kind kind, st
 }
 
 static enum status load_bias(const struct weights *w, const struct weights_part *parts,
-                             size_t num_parts, int64_t out_features, const float **out,
+                             size_t num_parts, int64_t out_features, const void **out,
                              struct error *err)
 {
     struct weight_store *store = w->store;
@@ -426,14 +451,20 @@ enum status weights_table(const struct weights *w, const char *name, int64_t row
     const void *data;
     void *copy;
     enum status status = join_sources(w, &source, 1, dtype, &data, &copy, err);
-    if (copy)
+    int64_t size_bytes = rows * cols * (int64_t)dtype_size(dtype);
+    bool is_in_place = w->store->dev->has_host_memory && is_readable_in_place(&source, dtype);
+    if (!w->store->dev->has_host_memory && data && status == STATUS_OK) {
+        void *table = NULL;
+        status = keep_on_device(w->store, data, (size_t)size_bytes, &table, err);
+        free(copy);
+        data = table;
+    } else if (copy) {
         keep_allocation(w->store, copy, false);
+    }
     // The table is only ever read; a tensor's pointer has no const of its own.
     *out = tensor_2d((void *)(uintptr_t)data, dtype, rows, cols);
-    int64_t size_bytes = rows * cols * (int64_t)dtype_size(dtype);
-    bool is_mapped = is_readable_in_place(&source, dtype);
-    count_bytes(w->store, kind_of(source.name.text), is_mapped ? 0 : size_bytes,
-                is_mapped ? size_bytes : 0);
+    count_bytes(w->store, kind_of(source.name.text), is_in_place ? 0 : size_bytes,
+                is_in_place ? size_bytes : 0);
     return status;
 }
 
@@ -445,6 +476,8 @@ enum status weights_matrix_from_table(const struct weights *w, struct tensor tab
                            .out_features = table.shape[0],
                            .in_features = table.shape[1],
                            .data = table.data};
+    if (!store->dev->has_host_memory) // on the device already, in a form that it multiplies
+        return STATUS_OK;
     size_t prepared_bytes = store->dev->ops.prepared_weight_bytes(store->dev, out);
     count_bytes(store, WEIGHT_KIND_HEAD, (int64_t)prepared_bytes, 0);
     if (store->options.mode == WEIGHTS_PLAN)

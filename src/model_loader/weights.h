@@ -94,10 +94,11 @@ struct weights weights_at(const struct weights *w, const char *format, ...) PRIN
 /** Whether the checkpoint has the tensor; always true for dummy values. */
 bool weights_has(const struct weights *w, const char *name);
 
-/** A vector [n] as float32, from F32, F16 or BF16. NULL in PLAN mode. Lives in the store.
+/** A vector [n] in device memory and the device's dtype for activations, from F32, F16 or BF16.
+ *  NULL in PLAN mode. Lives in the store.
  *  Errors: NOT_FOUND, INVALID (shape), UNSUPPORTED (dtype); the message names tensor and shapes. */
 NODISCARD enum status weights_vector(const struct weights *w, const char *name, int64_t n,
-                                     const float **out, struct error *err);
+                                     const void **out, struct error *err);
 
 /** One of the matrices that weights_matrix() joins. */
 struct weights_part {

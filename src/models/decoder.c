@@ -116,14 +116,14 @@ enum status decoder_load(struct model *model, const struct weights *w,
                         err);
 }
 
-size_t decoder_scratch_bytes(const struct model *model, int64_t num_tokens)
+size_t decoder_scratch_bytes(const struct model *model, enum dtype dtype, int64_t num_tokens)
 {
     const struct decoder *decoder = model->impl;
     size_t most = 0;
     for (int32_t i = 0; i < decoder->num_layers; i++) {
         const struct decoder_layer *layer = &decoder->layers[i];
-        size_t attention = attention_scratch_bytes(&layer->self_attn, num_tokens);
-        size_t mlp = gated_mlp_scratch_bytes(&layer->mlp, num_tokens);
+        size_t attention = attention_scratch_bytes(&layer->self_attn, dtype, num_tokens);
+        size_t mlp = gated_mlp_scratch_bytes(&layer->mlp, dtype, num_tokens);
         most = attention > most ? attention : most;
         most = mlp > most ? mlp : most;
     }

@@ -38,7 +38,7 @@ NODISCARD enum status decoder_load(struct model *model, const struct weights *w,
                                    const struct decoder_options *options, struct error *err);
 
 // The other entries of a model class whose impl is a struct decoder.
-size_t decoder_scratch_bytes(const struct model *model, int64_t num_tokens);
+size_t decoder_scratch_bytes(const struct model *model, enum dtype dtype, int64_t num_tokens);
 void decoder_embed(const struct model *model, struct forward *fwd, struct tensor residual);
 void decoder_forward(const struct model *model, struct forward *fwd, struct tensor hidden,
                      struct tensor residual);

@@ -32,13 +32,14 @@ struct model_class {
      */
     enum status (*load)(struct model *model, const struct weights *w, struct error *err);
 
-    /** Bytes of workspace that a step of `num_tokens` needs at most, over all functions below. */
-    size_t (*scratch_bytes)(const struct model *model, int64_t num_tokens);
+    /** Bytes of workspace that a step of `num_tokens` with activations of `dtype` needs at most,
+     *  over all functions below. */
+    size_t (*scratch_bytes)(const struct model *model, enum dtype dtype, int64_t num_tokens);
 
-    /** residual: [num_tokens, hidden_size] f32: the step's tokens as vectors. */
+    /** residual: [num_tokens, hidden_size]: the step's tokens as vectors. */
     void (*embed)(const struct model *model, struct forward *fwd, struct tensor residual);
 
-    /** hidden, residual: [num_tokens, hidden_size] f32. In: residual from embed(). Out: hidden is
+    /** hidden, residual: [num_tokens, hidden_size]. In: residual from embed(). Out: hidden is
      *  what compute_logits() takes, residual the stream after the last layer. */
     void (*forward)(const struct model *model, struct forward *fwd, struct tensor hidden,
                     struct tensor residual);

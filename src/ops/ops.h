@@ -1,8 +1,11 @@
 // The one table of operations on tensors. A backend fills it; layers call its front door, op_*().
 //
-// Destination first, as in memcpy. On the CPU activations are float32; a weight keeps the form it
-// is multiplied in. Every operation is batch-invariant: a row's result, to the bit, depends on that
-// row (for attention: on its own sequence) and never on what else is in the batch.
+// Destination first, as in memcpy. Activations have the device's dtype (float32 on the CPU,
+// bfloat16 on CUDA), sums are taken in float32 or wider; a weight keeps the form it is multiplied
+// in. All pointers are device memory unless said otherwise; operations run in the order of their
+// calls, and may still be running when a call returns. On the CPU every operation is
+// batch-invariant: a row's result, to the bit, depends on that row (for attention: on its own
+// sequence) and never on what else is in the batch.
 #pragma once
 
 #include <stdbool.h>
@@ -21,9 +24,9 @@ enum weight_form { WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16 };
 struct weight {
     enum weight_form form;
     int64_t out_features, in_features;
-    const void *data;  // rows of in_features elements, or what prepare_weight() made of them
-    const float *bias; // [out_features] or NULL
-    bool is_packed;    // data is the backend's own layout and belongs to it
+    const void *data; // rows of in_features elements, or what prepare_weight() made of them
+    const void *bias; // [out_features] f32 or NULL, or what prepare_weight() made of it
+    bool is_packed;   // data (and bias) are the backend's own allocation, one for both
 };
 
 /** Where the sequences of a step lie. All arrays are device memory. */
@@ -37,6 +40,7 @@ struct attention_batch {
     const int32_t *token_seq; // [num_tokens]: the sequence of each row
     const int32_t *positions; // [num_tokens]
     int32_t max_query_len, max_seq_len;
+    int32_t max_seqs; // that any step will have
 };
 
 /** One layer's part of the KV pool: keys then values, each [num_blocks, num_kv_heads, block_size,
@@ -53,70 +57,120 @@ struct attention_params {
     int32_t num_heads;
 };
 
+/** What happens to a step's queries, keys and values between their projection and attention. */
+struct qkv_params {
+    int32_t num_heads;           // of queries; those of keys and values are the cache's
+    const void *q_norm, *k_norm; // [head_dim]: RMS norms of each head; NULL: none
+    float eps;
+    const float *cos_sin; // [max_position, rot_dim]: cosines, then sines
+    int32_t rot_dim;      // leading dimensions of a head that are rotated
+};
+
+/** How one token is drawn from a row of logits: as worker/sampler.h says of struct sampling_params,
+ *  with its lists in device memory. */
+struct sample_params {
+    float temperature, top_p, min_p;
+    float presence_penalty, frequency_penalty, repetition_penalty;
+    uint64_t seed;
+    int32_t top_k;
+    int32_t min_tokens, num_forbidden;     // impossible until min_tokens
+    int32_t num_logit_bias, num_allowed;   // num_allowed 0: all
+    int32_t num_logprobs;                  // -1: none
+    int32_t num_prompt_tokens, num_tokens; // of token_ids; their difference counts the draws
+    const int32_t *forbidden, *allowed;
+    const void *logit_bias;
+    const int32_t *token_ids; // prompt, then outputs; read when a penalty is set
+    uint32_t *counts;         // [vocab_size] zeros, left so; needed when a penalty is set
+};
+
 struct device;
 
 /** What a backend can do. Entries are never NULL unless they say so. */
 struct ops {
     const char *name; // "cpu/scalar", "cpu/avx2", "cuda/sm90"
 
+    void (*close)(struct device *dev); // gives the backend's state back; NULL: it has none
     void *(*alloc)(struct device *dev, size_t size_bytes); // NULL when it does not fit
     void (*free)(struct device *dev, void *ptr);
+    /** Between host and device memory; done when the call returns. */
     void (*copy_in)(struct device *dev, void *dst, const void *host_src, size_t size_bytes);
     void (*copy_out)(struct device *dev, void *host_dst, const void *src, size_t size_bytes);
+    /** Host memory that upload() and download() can use. NULL when it does not fit. */
+    void *(*alloc_staging)(struct device *dev, size_t size_bytes);
+    void (*free_staging)(struct device *dev, void *ptr);
+    /** Copies `num_rows` rows, in order with the operations; staging memory must stay as it is
+     *  until the next synchronize(). */
+    void (*upload)(struct device *dev, void *dst, const void *staging, size_t row_bytes,
+                   size_t pitch_bytes, size_t num_rows);
+    void (*download)(struct device *dev, void *staging, const void *src, size_t size_bytes);
     /** Waits for all work; the device's own errors surface here. */
     enum status (*synchronize)(struct device *dev, struct error *err);
+    /** Bytes of device memory in all and not in use. NULL: device memory is the host's. */
+    void (*memory_info)(struct device *dev, int64_t *total_bytes, int64_t *free_bytes);
 
     /** Bytes that prepare_weight() will allocate on the device for this weight; 0: used in place.
      */
     size_t (*prepared_weight_bytes)(const struct device *dev, const struct weight *w);
     /** Turns a weight in host memory into the form this backend multiplies fastest; in place of
-     *  `w->data`. Errors: OUT_OF_MEMORY. */
+     *  `w->data` and `w->bias`. Errors: OUT_OF_MEMORY. */
     enum status (*prepare_weight)(struct device *dev, struct weight *w, struct error *err);
 
-    /** out[i] = table[ids[i]]; out: [num_tokens, hidden] f32, table: [vocab, hidden] f32/f16/bf16.
-     */
+    /** out[i] = table[ids[i]]; out: [num_tokens, hidden], table: [vocab, hidden] f32/f16/bf16. */
     void (*embedding)(struct device *dev, struct tensor out, struct tensor table,
                       const int32_t *ids);
-    /** out = x / rms(x) * weight; x, out: [rows, n] f32 (may be the same), weight: [n] f32. */
-    void (*rms_norm)(struct device *dev, struct tensor out, struct tensor x, const float *weight,
+    /** out = x / rms(x) * weight; x, out: [rows, n] (may be the same), weight: [n]. */
+    void (*rms_norm)(struct device *dev, struct tensor out, struct tensor x, const void *weight,
                      float eps);
-    /** residual += x, then x = rms_norm(residual). Both [rows, n] f32. */
+    /** residual += x, then x = rms_norm(residual). Both [rows, n]. */
     void (*add_rms_norm)(struct device *dev, struct tensor x, struct tensor residual,
-                         const float *weight, float eps);
-    /** out = x * w^T + bias; x: [rows, in] f32, out: [rows, out] f32. */
+                         const void *weight, float eps);
+    /** out = x * w^T + bias; x: [rows, in], out: [rows, out] with any row stride, of the device's
+     *  dtype or f32 (logits). */
     void (*matmul)(struct device *dev, struct tensor out, struct tensor x, const struct weight *w);
-    /** Rotates the first rot_dim of each head in place, half-split pairs. x: [num_tokens, num_heads
-     * * head_dim] f32 with row stride `row_stride` elements; cos_sin: [max_position, rot_dim] f32,
-     *  cosines then sines. */
-    void (*rope)(struct device *dev, float *x, int64_t row_stride, int32_t num_heads,
-                 int32_t head_dim, int32_t rot_dim, const float *cos_sin, const int32_t *positions,
-                 int32_t num_tokens);
-    /** Normalises each head of x in place (q/k norm). As rope for the layout; weight: [head_dim].
+    /**
+     * qkv: [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], a row's queries, keys, values.
+     * Normalises the heads of queries and keys, rotates their first rot_dim dimensions (half-split
+     * pairs), and writes keys and values to the token's slot (block * block_size + offset;
+     * negative: none). On return the queries are ready; keys and values are undefined.
      */
-    void (*head_rms_norm)(struct device *dev, float *x, int64_t row_stride, int32_t num_heads,
-                          int32_t head_dim, const float *weight, float eps, int32_t num_tokens);
-    /** Writes each token's key and value to its slot (block * block_size + offset; negative: none).
-     *  k, v: rows of num_kv_heads * head_dim f32 with stride `row_stride`. */
-    void (*kv_cache_write)(struct device *dev, const struct kv_cache *cache, const float *k,
-                           const float *v, int64_t row_stride, const int64_t *slot_mapping,
-                           int32_t num_tokens);
-    /** out: [num_tokens, num_heads * head_dim] f32; q: the same with stride `row_stride`. The
-     * step's own keys and values are in the cache already. Softmax in f32 over keys in order. */
-    void (*attention)(struct device *dev, struct tensor out, const float *q, int64_t row_stride,
+    void (*prepare_qkv)(struct device *dev, struct tensor qkv, const struct kv_cache *cache,
+                        const struct qkv_params *params, const int32_t *positions,
+                        const int64_t *slot_mapping);
+    /** out: [num_tokens, num_heads * head_dim]; q: the same with any row stride. The step's own
+     *  keys and values are in the cache already. */
+    void (*attention)(struct device *dev, struct tensor out, struct tensor q,
                       const struct kv_cache *cache, const struct attention_batch *batch,
                       const struct attention_params *params);
-    /** out = silu(gate) * up; gate_up: [rows, 2n] f32 (gate first), out: [rows, n] f32. */
+    /** out = silu(gate) * up; gate_up: [rows, 2n] (gate first), out: [rows, n]. */
     void (*silu_and_mul)(struct device *dev, struct tensor out, struct tensor gate_up);
-    /** out[i] = x[rows[i]]; both 2-d f32. */
+    /** out[i] = x[rows[i]]; both 2-d. */
     void (*gather_rows)(struct device *dev, struct tensor out, struct tensor x,
                         const int32_t *rows);
+    /** token_ids[i] is drawn from row i of logits [rows, vocab] f32 as `params[i]` says, -1 where
+     *  a logit is NaN or +infinity. NULL: the worker draws, from logits in host memory. */
+    void (*sample)(struct device *dev, int32_t *token_ids, struct tensor logits,
+                   const struct sample_params *params);
+
+    /** Between begin and end, operations and copies are recorded instead of run; replay() runs them
+     *  again over the same memory. All NULL: the device has no such thing. */
+    void (*record_begin)(struct device *dev);
+    void *(*record_end)(struct device *dev); // NULL: it failed; synchronize() tells
+    void (*replay)(struct device *dev, void *recording);
+    void (*free_recording)(struct device *dev, void *recording);
 };
+
+enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 
 /** A device and its backend. Belongs to the worker's thread. */
 struct device {
     struct ops ops;
+    enum device_kind kind;
+    enum dtype activation_dtype;
+    bool has_host_memory; // its memory is the host's: nothing needs to be copied
     struct arena scratch; // host scratch of one operation; reset by the model runner each step
     int32_t num_threads;
+    int32_t max_sampled_vocab; // the widest rows that sample() takes
+    void *backend;             // the backend's own state
 };
 
 /** Instruction sets of the CPU backend, weakest first. */
@@ -126,6 +180,14 @@ enum cpu_isa { CPU_ISA_SCALAR, CPU_ISA_AVX2, CPU_ISA_AUTO };
  *  `isa`). `num_threads` 0: as OpenMP says. */
 NODISCARD enum status cpu_device_init(struct device *dev, enum cpu_isa isa, int32_t num_threads,
                                       struct error *err);
+
+/** The machine's first GPU; `num_threads` for what the host computes beside it. Errors: UNSUPPORTED
+ *  (no GPU, driver or library that will do, or a build without CUDA), saying which. */
+NODISCARD enum status cuda_device_init(struct device *dev, int32_t num_threads, struct error *err);
+
+/** Whether cuda_device_init() would find what it needs; starts no context. */
+bool cuda_is_available(void);
+
 void device_deinit(struct device *dev);
 
 /** "scalar", "avx2", "auto". NOT_FOUND otherwise. */
@@ -133,20 +195,18 @@ NODISCARD enum status cpu_isa_parse(struct str text, enum cpu_isa *out);
 
 // The front door: checks shapes once for every backend, then calls the table.
 void op_embedding(struct device *dev, struct tensor out, struct tensor table, const int32_t *ids);
-void op_rms_norm(struct device *dev, struct tensor out, struct tensor x, const float *weight,
+void op_rms_norm(struct device *dev, struct tensor out, struct tensor x, const void *weight,
                  float eps);
 void op_add_rms_norm(struct device *dev, struct tensor x, struct tensor residual,
-                     const float *weight, float eps);
+                     const void *weight, float eps);
 void op_matmul(struct device *dev, struct tensor out, struct tensor x, const struct weight *w);
-void op_rope(struct device *dev, float *x, int64_t row_stride, int32_t num_heads, int32_t head_dim,
-             int32_t rot_dim, const float *cos_sin, const int32_t *positions, int32_t num_tokens);
-void op_head_rms_norm(struct device *dev, float *x, int64_t row_stride, int32_t num_heads,
-                      int32_t head_dim, const float *weight, float eps, int32_t num_tokens);
-void op_kv_cache_write(struct device *dev, const struct kv_cache *cache, const float *k,
-                       const float *v, int64_t row_stride, const int64_t *slot_mapping,
-                       int32_t num_tokens);
-void op_attention(struct device *dev, struct tensor out, const float *q, int64_t row_stride,
+void op_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cache *cache,
+                    const struct qkv_params *params, const int32_t *positions,
+                    const int64_t *slot_mapping);
+void op_attention(struct device *dev, struct tensor out, struct tensor q,
                   const struct kv_cache *cache, const struct attention_batch *batch,
                   const struct attention_params *params);
 void op_silu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up);
 void op_gather_rows(struct device *dev, struct tensor out, struct tensor x, const int32_t *rows);
+void op_sample(struct device *dev, int32_t *token_ids, struct tensor logits,
+               const struct sample_params *params);

@@ -138,6 +138,7 @@ struct jinja_value jinja_undefined_hint(struct jinja_runtime *rt, const char *fo
 
 static enum status alloc_values(struct jinja_runtime *rt, size_t len, struct jinja_value **out)
 {
+    *out = NULL;
     if (len > JINJA_MAX_MEMORY_BYTES / sizeof(struct jinja_value))
         return jinja_fail(rt, STATUS_TOO_LARGE, "a list of %zu elements is too long", len);
     rt->num_allocated_bytes += len * sizeof(struct jinja_value);
@@ -200,6 +201,7 @@ static uint64_t hash_int(jinja_int_t value)
 /** Equal values have equal hashes; 1, 1.0 and True are equal. */
 static enum status hash_value(struct jinja_runtime *rt, struct jinja_value value, uint64_t *out)
 {
+    *out = 0;
     switch (value.kind) {
     case JINJA_STRING:
         *out = str_hash(value.str);

@@ -1,5 +1,5 @@
-// A step to every rank. There is one rank, in this process: submitting a step computes it, and
-// collecting hands over what it gave.
+// A step to every rank. There is one rank, in this process: submitting a step computes it, or
+// leaves it to a GPU, and collecting hands over what it gave.
 #include "worker/worker.h"
 
 #include <stdlib.h>
@@ -14,9 +14,6 @@
 struct executor {
     struct model_runner runner;
     bool has_step; // submitted and not yet collected
-    enum status status;
-    struct error error;
-    struct model_runner_output result;
 };
 
 enum status executor_create(struct executor **out, const struct engine_config *config,
@@ -55,9 +52,7 @@ void executor_submit(struct executor *executor, const struct scheduler_output *s
 {
     CHECK(!executor->has_step);
     executor->has_step = true;
-    executor->error = (struct error){0};
-    executor->status =
-        model_runner_execute(&executor->runner, step, &executor->result, &executor->error);
+    model_runner_submit(&executor->runner, step);
 }
 
 enum status executor_collect(struct executor *executor, struct model_runner_output *result,
@@ -65,8 +60,5 @@ enum status executor_collect(struct executor *executor, struct model_runner_outp
 {
     CHECK(executor->has_step);
     executor->has_step = false;
-    *result = executor->result;
-    if (executor->status != STATUS_OK && err)
-        *err = executor->error;
-    return executor->status;
+    return model_runner_collect(&executor->runner, result, err);
 }

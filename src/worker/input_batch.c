@@ -51,20 +51,40 @@ static size_t lay_out(struct input_batch *batch)
     const struct input_batch_options *options = &batch->options;
     struct carver carver = {batch->memory, 0};
     batch->max_blocks = (int32_t)ceil_div(options->max_model_len, options->kv_cache->block_size);
-    int32_t num_seqs = options->max_num_seqs, num_tokens = options->max_num_batched_tokens;
+    int32_t num_seqs = options->max_num_seqs;
     batch->rows = CARVE(&carver, struct batch_row, num_seqs);
-    batch->token_ids = CARVE(&carver, int32_t, num_tokens);
-    batch->positions = CARVE(&carver, int32_t, num_tokens);
-    batch->token_seq = CARVE(&carver, int32_t, num_tokens);
-    batch->query_start = CARVE(&carver, int32_t, num_seqs + 1);
-    batch->seq_lens = CARVE(&carver, int32_t, num_seqs + 1);
-    for (int32_t g = 0; g < options->kv_cache->num_groups; g++) {
-        batch->slot_mapping[g] = CARVE(&carver, int64_t, num_tokens);
-        batch->step_tables[g] = CARVE(&carver, int32_t, (size_t)num_seqs * batch->max_blocks);
-    }
     for (int32_t i = 0; i < num_seqs; i++)
         carve_row(batch->rows ? &batch->rows[i] : NULL, &carver, options, batch->max_blocks);
     return carver.used_bytes;
+}
+
+/** Lays the step's arrays out in `memory`: lists first, then tables. */
+static void lay_out_step(struct input_batch *batch, struct step_arrays *arrays, char *memory)
+{
+    const struct input_batch_options *options = &batch->options;
+    struct carver carver = {memory, 0};
+    int32_t num_seqs = options->max_num_seqs, num_tokens = options->max_num_batched_tokens;
+    arrays->token_ids = CARVE(&carver, int32_t, num_tokens);
+    arrays->positions = CARVE(&carver, int32_t, num_tokens);
+    arrays->token_seq = CARVE(&carver, int32_t, num_tokens);
+    arrays->logits_rows = CARVE(&carver, int32_t, num_tokens);
+    arrays->query_start = CARVE(&carver, int32_t, num_seqs + 1);
+    arrays->seq_lens = CARVE(&carver, int32_t, num_seqs + 1);
+    arrays->samples = CARVE(&carver, struct sample_params, num_tokens);
+    for (int32_t g = 0; g < options->kv_cache->num_groups; g++)
+        arrays->slot_mapping[g] = CARVE(&carver, int64_t, num_tokens);
+    batch->list_bytes = carver.used_bytes;
+    for (int32_t g = 0; g < options->kv_cache->num_groups; g++)
+        arrays->tables[g] = CARVE(&carver, int32_t, (size_t)num_seqs * batch->max_blocks);
+    batch->step_bytes = carver.used_bytes;
+}
+
+size_t input_batch_step_bytes(const struct input_batch_options *options)
+{
+    struct input_batch batch = {.options = *options};
+    lay_out(&batch);
+    lay_out_step(&batch, &batch.host, NULL);
+    return batch.step_bytes;
 }
 
 size_t input_batch_bytes(const struct input_batch_options *options)
@@ -89,17 +109,33 @@ enum status input_batch_init(struct input_batch *batch, const struct input_batch
     batch->memory = memory;
     batch->memory_bytes = bytes;
     lay_out(batch);
+    struct device *dev = options->dev;
+    size_t step_bytes = input_batch_step_bytes(options);
+    batch->host_memory = dev->ops.alloc_staging(dev, step_bytes);
+    batch->device_memory =
+        dev->has_host_memory ? batch->host_memory : dev->ops.alloc(dev, step_bytes);
+    if (!batch->host_memory || !batch->device_memory) {
+        input_batch_deinit(batch);
+        return error_set(err, STATUS_OUT_OF_MEMORY,
+                         "%zu bytes for a step's block tables were refused", step_bytes);
+    }
+    lay_out_step(batch, &batch->host, batch->host_memory);
+    lay_out_step(batch, &batch->device, batch->device_memory);
     return STATUS_OK;
 }
 
 void input_batch_deinit(struct input_batch *batch)
 {
-    for (int32_t i = 0; batch && batch->memory && i < batch->options.max_num_seqs; i++)
+    if (!batch || !batch->memory)
+        return;
+    struct device *dev = batch->options.dev;
+    for (int32_t i = 0; i < batch->options.max_num_seqs; i++)
         free(batch->rows[i].extra);
-    if (batch && batch->memory)
-        munmap(batch->memory, batch->memory_bytes);
-    if (batch)
-        *batch = (struct input_batch){0};
+    munmap(batch->memory, batch->memory_bytes);
+    if (batch->device_memory != batch->host_memory)
+        dev->ops.free(dev, batch->device_memory);
+    dev->ops.free_staging(dev, batch->host_memory);
+    *batch = (struct input_batch){0};
 }
 
 static struct batch_row *row_at(struct input_batch *batch, int32_t row)
@@ -229,30 +265,30 @@ static int32_t add_row(struct input_batch *batch, const struct scheduled_row *sc
     CHECK(row->is_used && start >= 0 && count >= 1 && start <= row->num_tokens - count);
     CHECK(count <= batch->options.max_num_batched_tokens - first_token);
     CHECK(!scheduled->samples || start + count == row->num_tokens);
-    memcpy(batch->token_ids + first_token, row->token_ids + start, (size_t)count * sizeof(int32_t));
+    memcpy(batch->host.token_ids + first_token, row->token_ids + start,
+           (size_t)count * sizeof(int32_t));
     for (int32_t i = 0; i < count; i++) {
-        batch->positions[first_token + i] = start + i;
-        batch->token_seq[first_token + i] = seq;
+        batch->host.positions[first_token + i] = start + i;
+        batch->host.token_seq[first_token + i] = seq;
     }
     for (int32_t g = 0; g < kv_cache->num_groups; g++)
-        map_slots(row, g, kv_cache->block_size, scheduled, batch->slot_mapping[g] + first_token);
-    batch->query_start[seq] = first_token;
-    batch->seq_lens[seq] = start + count;
+        map_slots(row, g, kv_cache->block_size, scheduled,
+                  batch->host.slot_mapping[g] + first_token);
+    batch->host.query_start[seq] = first_token;
+    batch->host.seq_lens[seq] = start + count;
     return first_token + count;
 }
 
-/** The rows' block tables under one another, as wide as the longest sequence needs. */
+/** The rows' block tables under one another, as far as their sequences need them. */
 static void fill_tables(struct input_batch *batch, const struct scheduler_output *step,
-                        int32_t group, int32_t width)
+                        int32_t group)
 {
     int32_t block_size = batch->options.kv_cache->block_size;
     for (int32_t seq = 0; seq < step->num_rows; seq++) {
         const struct batch_row *row = &batch->rows[step->rows[seq].row];
-        int32_t count = (int32_t)ceil_div(batch->seq_lens[seq], block_size);
-        int32_t *table = batch->step_tables[group] + (int64_t)seq * width;
+        int32_t count = (int32_t)ceil_div(batch->host.seq_lens[seq], block_size);
+        int32_t *table = batch->host.tables[group] + (int64_t)seq * batch->max_blocks;
         memcpy(table, row->block_table[group], (size_t)count * sizeof(int32_t));
-        for (int32_t i = count; i < width; i++)
-            table[i] = NO_BLOCK;
     }
 }
 
@@ -265,33 +301,67 @@ void input_batch_build(struct input_batch *batch, const struct scheduler_output 
     for (int32_t seq = 0; seq < step->num_rows; seq++) {
         num_tokens = add_row(batch, &step->rows[seq], seq, num_tokens);
         max_query_len = max_i32(max_query_len, step->rows[seq].num_scheduled_tokens);
-        max_seq_len = max_i32(max_seq_len, batch->seq_lens[seq]);
+        max_seq_len = max_i32(max_seq_len, batch->host.seq_lens[seq]);
     }
     CHECK(num_tokens == step->num_scheduled_tokens);
-    batch->query_start[step->num_rows] = num_tokens;
-    int32_t width = (int32_t)ceil_div(max_seq_len, kv_cache->block_size);
+    batch->host.query_start[step->num_rows] = num_tokens;
 
     fwd->num_tokens = num_tokens;
-    fwd->token_ids = batch->token_ids;
-    fwd->positions = batch->positions;
+    fwd->token_ids = batch->device.token_ids;
+    fwd->positions = batch->device.positions;
     for (int32_t g = 0; g < kv_cache->num_groups; g++) {
-        fill_tables(batch, step, g, width);
+        fill_tables(batch, step, g);
         fwd->groups[g] = (struct cache_group_step){
             .batch =
                 {
                     .num_seqs = step->num_rows,
                     .num_tokens = num_tokens,
-                    .query_start = batch->query_start,
-                    .seq_lens = batch->seq_lens,
-                    .block_table = batch->step_tables[g],
-                    .max_blocks = width,
-                    .token_seq = batch->token_seq,
-                    .positions = batch->positions,
+                    .query_start = batch->device.query_start,
+                    .seq_lens = batch->device.seq_lens,
+                    .block_table = batch->device.tables[g],
+                    .max_blocks = batch->max_blocks,
+                    .token_seq = batch->device.token_seq,
+                    .positions = batch->device.positions,
                     .max_query_len = max_query_len,
                     .max_seq_len = max_seq_len,
+                    .max_seqs = batch->options.max_num_seqs,
                 },
-            .slot_mapping = batch->slot_mapping[g],
+            .slot_mapping = batch->device.slot_mapping[g],
         };
+    }
+}
+
+void input_batch_pad(struct input_batch *batch, int32_t num_seqs, struct forward *fwd)
+{
+    CHECK(num_seqs >= fwd->num_tokens && num_seqs <= batch->options.max_num_seqs);
+    const struct step_arrays *host = &batch->host;
+    for (int32_t i = fwd->num_tokens; i < num_seqs; i++) {
+        host->token_ids[i] = host->positions[i] = host->seq_lens[i] = 0;
+        host->token_seq[i] = host->logits_rows[i] = host->query_start[i] = i;
+        host->samples[i] =
+            (struct sample_params){.top_p = 1, .repetition_penalty = 1, .num_logprobs = -1};
+        for (int32_t g = 0; g < batch->options.kv_cache->num_groups; g++)
+            host->slot_mapping[g][i] = -1;
+    }
+    host->query_start[num_seqs] = num_seqs;
+    fwd->num_tokens = num_seqs;
+    for (int32_t g = 0; g < batch->options.kv_cache->num_groups; g++)
+        fwd->groups[g].batch.num_seqs = fwd->groups[g].batch.num_tokens = num_seqs;
+}
+
+void input_batch_upload(struct input_batch *batch, const struct forward *fwd)
+{
+    struct device *dev = batch->options.dev;
+    if (dev->has_host_memory)
+        return;
+    dev->ops.upload(dev, batch->device_memory, batch->host_memory, batch->list_bytes,
+                    batch->list_bytes, 1);
+    const struct kv_cache_config *kv_cache = batch->options.kv_cache;
+    for (int32_t g = 0; g < kv_cache->num_groups; g++) {
+        const struct attention_batch *attention = &fwd->groups[g].batch;
+        size_t used = (size_t)ceil_div(attention->max_seq_len, kv_cache->block_size);
+        dev->ops.upload(dev, batch->device.tables[g], batch->host.tables[g], used * sizeof(int32_t),
+                        (size_t)batch->max_blocks * sizeof(int32_t), (size_t)attention->num_seqs);
     }
 }
 

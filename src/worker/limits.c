@@ -9,8 +9,14 @@
 #include "base/memory.h"
 
 enum {
-    DEFAULT_BATCHED_TOKENS = 2048, // vLLM's for a server on the CPU
-    DEFAULT_SEQS = 128,
+    // vLLM's for a server on the CPU, on a GPU, and on one with much memory.
+    CPU_BATCHED_TOKENS = 2048,
+    CPU_SEQS = 128,
+    GPU_BATCHED_TOKENS = 2048,
+    GPU_SEQS = 256,
+    LARGE_GPU_BATCHED_TOKENS = 8192,
+    LARGE_GPU_SEQS = 1024,
+    LARGE_GPU_GIB = 70,
     MAX_BATCHED_TOKENS = 1 << 24, // more is a typing error; sizes computed from it stay in range
     MAX_SEQS = 1 << 16,
 };
@@ -120,8 +126,14 @@ enum status limits_settle_batch(struct engine_config *config, struct error *err)
 {
     const struct serve_options *options = config->options;
     bool has_tokens = options->max_num_batched_tokens > 0, has_seqs = options->max_num_seqs > 0;
-    int32_t tokens = has_tokens ? options->max_num_batched_tokens : DEFAULT_BATCHED_TOKENS;
-    int32_t seqs = has_seqs ? options->max_num_seqs : DEFAULT_SEQS;
+    bool is_gpu = config->device == DEVICE_CUDA;
+    bool is_large = config->memory_total_bytes >= (int64_t)LARGE_GPU_GIB << 30;
+    int32_t tokens = !is_gpu    ? CPU_BATCHED_TOKENS
+                     : is_large ? LARGE_GPU_BATCHED_TOKENS
+                                : GPU_BATCHED_TOKENS;
+    int32_t seqs = !is_gpu ? CPU_SEQS : is_large ? LARGE_GPU_SEQS : GPU_SEQS;
+    tokens = has_tokens ? options->max_num_batched_tokens : tokens;
+    seqs = has_seqs ? options->max_num_seqs : seqs;
     if (!has_tokens) {
         if (options->enable_chunked_prefill == TRISTATE_FALSE)
             tokens = max_i32(tokens, config->max_model_len);

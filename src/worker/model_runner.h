@@ -13,13 +13,35 @@
 #include "worker/input_batch.h"
 #include "worker/worker.h"
 
-struct logits_row;
+/** A position whose logits are read: for the token after it. */
+struct logits_row {
+    int32_t hidden_row;              // in the step
+    int32_t seq;                     // in the step
+    struct token_logprobs *logprobs; // of the prompt token after it; NULL: draw a token
+    int32_t token_id;                // that prompt token
+    bool is_plain;                   // the device draws it
+};
+
+enum {
+    MAX_GRAPHS = 256,
+    MAX_HOST_LOGITS = 64, // rows that are fetched at a time
+    MAX_SLICE_ROWS = 256, // whose logits are computed at a time where the host draws
+};
+
+/** Recordings of steps that only decode, by their number of sequences. */
+struct step_graphs {
+    int32_t num;
+    int32_t sizes[MAX_GRAPHS]; // rising
+    void *recordings[MAX_GRAPHS];
+};
+
 struct token_trie;
 
 /** Bytes of a step's memory, as planned and as allocated. */
 struct runner_sizes {
     int32_t logits_rows;     // computed at a time: a slice
     size_t activation_bytes; // hidden states, layers' scratch, a slice of logits
+    size_t step_bytes;       // the step's arrays
     size_t batch_bytes;      // the persistent batch
     size_t list_bytes;       // rows that need logits, outputs, prompt logprobs
     size_t sampler_bytes;    // of each thread
@@ -37,35 +59,29 @@ struct model_runner {
     void *kv_pool;
     struct layer_cache *caches; // [num_hidden_layers]
     struct input_batch batch;
+    const struct scheduler_output *step; // in flight
     struct forward fwd;
     struct token_trie *tokens; // NULL until the first request with an automaton
     bool tokens_failed;        // they could not be read: such requests fail
 
     struct logits_row *logits_rows; // [max_num_batched_tokens]: this step's, in batch order
     int32_t num_logits_rows;
-    int32_t *gather;                         // [sizes.logits_rows]
+    bool draws_on_device;             // all of this step's rows
+    int32_t *drawn, *drawn_on_device; // [sizes.logits_rows]: staging and device memory
+    float *host_logits;               // [MAX_HOST_LOGITS, vocab_size]: staging memory
+    struct step_graphs graphs;
     struct row_output *outputs;              // [max_num_seqs]
     struct token_logprobs *sampled_logprobs; // [max_num_seqs]
     struct arena step_arena;                 // prompt logprobs of the step
     struct arena *thread_arenas;             // [dev.num_threads]: logprobs that a thread made
 };
 
-/** How a plan and a load open the weights of `options` and `model`. Errors: INVALID (--dtype). */
-NODISCARD enum status model_runner_weight_options(struct weight_store_options *out,
-                                                  const struct serve_options *options,
-                                                  const struct model_config *model,
-                                                  enum weights_mode mode, struct error *err);
-
-/** The dtype of the KV cache: float32 for "auto". Errors: UNSUPPORTED (--kv-cache-dtype). */
-NODISCARD enum status model_runner_kv_dtype(enum dtype *out, const struct serve_options *options,
-                                            struct error *err);
-
-/** What a step of `model` needs with the limits of `config`. */
+/** What a step of `model` needs on `dev` with the limits of `config`. */
 struct runner_sizes model_runner_sizes(const struct engine_config *config,
-                                       const struct model *model, int32_t num_threads);
+                                       const struct model *model, struct device *dev);
 
-/** All of it. */
-int64_t runner_sizes_total(const struct runner_sizes *sizes);
+/** All of it that lies in the memory of `dev`. */
+int64_t runner_sizes_total(const struct runner_sizes *sizes, const struct device *dev);
 
 /** Loads the model and allocates what was planned. Errors: see executor_create(). */
 NODISCARD enum status model_runner_init(struct model_runner *runner,
@@ -73,7 +89,20 @@ NODISCARD enum status model_runner_init(struct model_runner *runner,
                                         _Atomic int64_t *progress, struct error *err);
 void model_runner_deinit(struct model_runner *runner);
 
-/** Runs one step. `*result` lives until the next call. Errors: INTERNAL (the device failed). */
-NODISCARD enum status model_runner_execute(struct model_runner *runner,
-                                           const struct scheduler_output *step,
+/** Starts a step. `step` stays as it is until model_runner_collect(). */
+void model_runner_submit(struct model_runner *runner, const struct scheduler_output *step);
+
+/** Waits for it. `*result` lives until the next submit. Errors: INTERNAL (the device failed). */
+NODISCARD enum status model_runner_collect(struct model_runner *runner,
                                            struct model_runner_output *result, struct error *err);
+
+// ---- between model_runner.c, model_runner_step.c and plan.c ------------------------------------
+
+/** The largest number of sequences with a recording (0: none), and how many recordings there are.
+ */
+int32_t step_graphs_max_size(const struct engine_config *config);
+int32_t step_graphs_count(const struct engine_config *config);
+
+/** Records decoding steps of a ladder of sizes. Errors: INTERNAL (the device failed). */
+NODISCARD enum status step_graphs_record(struct model_runner *runner, struct error *err);
+void step_graphs_free(struct model_runner *runner);

@@ -12,6 +12,7 @@
 #include "worker/limits.h"
 #include "worker/model_runner.h"
 #include "worker/worker.h"
+#include "worker/worker_device.h"
 
 enum { DEFAULT_BLOCK_SIZE = 16, MAX_BLOCK_SIZE = 1 << 16 };
 
@@ -21,7 +22,7 @@ static enum status plan_groups(struct engine_config *config, struct error *err)
     const struct model_config *model = config->model;
     struct kv_cache_config *kv_cache = &config->kv_cache;
     enum dtype dtype;
-    TRY(model_runner_kv_dtype(&dtype, config->options, err));
+    TRY(worker_kv_dtype(&dtype, config->device, config->options, err));
     kv_cache->block_size = config->options->block_size;
     if (kv_cache->block_size < 0) // finer prefix hits than with the 128 that vLLM uses on the CPU
         kv_cache->block_size = DEFAULT_BLOCK_SIZE;
@@ -50,14 +51,17 @@ static enum status plan_groups(struct engine_config *config, struct error *err)
 
 /** What the sums consist of. */
 static void keep_parts(struct engine_config *config, const struct weight_store *store,
-                       const struct runner_sizes *sizes)
+                       const struct runner_sizes *sizes, const struct device *dev)
 {
     for (int kind = 0; kind < NUM_WEIGHT_KINDS; kind++)
         config->weight_kind_bytes[kind] = store->kind_bytes[kind];
     int64_t *parts = config->workspace_part_bytes;
     parts[WORKSPACE_ACTIVATIONS] = (int64_t)sizes->activation_bytes;
-    parts[WORKSPACE_BATCH] = (int64_t)sizes->batch_bytes;
+    parts[WORKSPACE_BATCH] = (int64_t)sizes->step_bytes;
     parts[WORKSPACE_LISTS] = (int64_t)sizes->list_bytes;
+    if (!dev->has_host_memory) // the rest is the host's
+        return;
+    parts[WORKSPACE_BATCH] += (int64_t)sizes->batch_bytes;
     parts[WORKSPACE_SAMPLER] = (int64_t)sizes->sampler_bytes * sizes->num_threads;
 }
 
@@ -65,27 +69,25 @@ static void keep_parts(struct engine_config *config, const struct weight_store *
 static enum status plan_model(struct engine_config *config, struct error *err)
 {
     struct weight_store_options options;
-    TRY(model_runner_weight_options(&options, config->options, config->model, WEIGHTS_PLAN, err));
-    enum cpu_isa isa = CPU_ISA_AUTO;
-    const char *isa_name = config->options->cpu_isa;
-    if (isa_name && cpu_isa_parse(str_from(isa_name), &isa) != STATUS_OK)
-        return error_set_field(err, STATUS_INVALID, "VLLM_CPU_ISA",
-                               "VLLM_CPU_ISA is \"%s\": no such instruction set", isa_name);
+    TRY(worker_weight_options(&options, config->device, config->options, config->model,
+                              WEIGHTS_PLAN, err));
     struct cpu_threads threads;
     TRY(cpu_threads_parse(&threads, config->options->omp_threads_bind, 0, err));
     struct device dev;
-    TRY(cpu_device_init(&dev, isa, threads.num_threads, err));
+    TRY(worker_device_open(&dev, config->device, config->options, threads.num_threads, err));
     struct weight_store store;
     struct model model;
     enum status status = weight_store_open(&store, &dev, &options, err);
     if (status == STATUS_OK)
         status = model_load(&model, config->model, config->max_model_len, &store, err);
     if (status == STATUS_OK) {
-        struct runner_sizes sizes = model_runner_sizes(config, &model, dev.num_threads);
+        struct runner_sizes sizes = model_runner_sizes(config, &model, &dev);
         config->weight_bytes = store.bytes.copied;
         config->mapped_bytes = store.bytes.mapped;
-        config->workspace_bytes = runner_sizes_total(&sizes);
-        keep_parts(config, &store, &sizes);
+        const int64_t bytes_of_graph = 4 << 20;
+        config->graph_bytes = step_graphs_count(config) * bytes_of_graph;
+        config->workspace_bytes = runner_sizes_total(&sizes, &dev);
+        keep_parts(config, &store, &sizes, &dev);
     }
     weight_store_close(&store);
     device_deinit(&dev);
@@ -94,12 +96,15 @@ static enum status plan_model(struct engine_config *config, struct error *err)
 
 static int64_t used_without_cache(const struct engine_config *config)
 {
-    return config->weight_bytes + config->mapped_bytes + config->workspace_bytes;
+    return config->weight_bytes + config->mapped_bytes + config->workspace_bytes +
+           config->graph_bytes;
 }
 
 static const char *memory_owner(const struct engine_config *config)
 {
-    return config->has_given_memory ? "the given machine" : "this host";
+    if (config->has_given_memory)
+        return "the given machine";
+    return config->device == DEVICE_CUDA ? "the GPU" : "this host";
 }
 
 /** What the KV cache may take: the flag's bytes, or the share of memory that is left. */
@@ -241,10 +246,24 @@ static int32_t longest_length(const struct engine_config *config)
                                 config->max_model_len, config->max_num_batched_tokens);
 }
 
+/** Which device, and a GPU's memory before anything of ours is there. */
+static enum status plan_device(struct engine_config *config, struct error *err)
+{
+    config->device = worker_device_kind(config->options);
+    if (config->device == DEVICE_CPU || config->has_given_memory)
+        return STATUS_OK;
+    struct device dev;
+    TRY(worker_device_open(&dev, config->device, config->options, 1, err));
+    dev.ops.memory_info(&dev, &config->memory_total_bytes, &config->memory_free_bytes);
+    device_deinit(&dev);
+    return STATUS_OK;
+}
+
 static enum status plan(struct engine_config *config, struct error *err)
 {
     const struct model_class *class;
     TRY(model_class_find(&class, config->model->architecture, err));
+    TRY(plan_device(config, err));
     TRY(limits_settle_length(config, err));
     TRY(plan_for_length(config, config->max_model_len, err));
     int32_t longest = longest_length(config);

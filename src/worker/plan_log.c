@@ -7,12 +7,13 @@
 #include "worker/model_runner.h"
 #include "worker/plan_report.h"
 #include "worker/worker.h"
+#include "worker/worker_device.h"
 
 static void log_dtype(const struct engine_config *config)
 {
     struct weight_store_options weights;
-    if (model_runner_weight_options(&weights, config->options, config->model, WEIGHTS_PLAN, NULL) !=
-        STATUS_OK)
+    if (worker_weight_options(&weights, config->device, config->options, config->model,
+                              WEIGHTS_PLAN, NULL) != STATUS_OK)
         return; // planning would have failed
     enum dtype from = config->model->dtype, to = weights.model_dtype;
     if (from == to)

@@ -8,6 +8,7 @@
 #include "worker/host_memory.h"
 #include "worker/layer_groups.h"
 #include "worker/model_runner.h"
+#include "worker/worker_device.h"
 
 enum { MAX_LENGTHS = 8, SHORTEST_LENGTH = 128 };
 
@@ -55,7 +56,8 @@ static int64_t cache_bytes(const struct engine_config *config)
 
 int64_t engine_config_total_bytes(const struct engine_config *config)
 {
-    return weights_total(config) + config->workspace_bytes + cache_bytes(config);
+    return weights_total(config) + config->workspace_bytes + config->graph_bytes +
+           cache_bytes(config);
 }
 
 double engine_config_concurrency(const struct engine_config *config, int32_t len)
@@ -68,7 +70,7 @@ static enum dtype cache_dtype(const struct engine_config *config)
 {
     enum dtype dtype = DTYPE_F32;
     // A name that is not known was refused when the plan was made.
-    if (model_runner_kv_dtype(&dtype, config->options, NULL) != STATUS_OK)
+    if (worker_kv_dtype(&dtype, config->device, config->options, NULL) != STATUS_OK)
         dtype = DTYPE_F32;
     return dtype;
 }
@@ -107,7 +109,8 @@ static void append_memory(struct buf *out, const struct engine_config *config)
     if (config->has_given_memory)
         buf_printf(out, "the %s given\n", byte_text(config->memory_total_bytes).text);
     else
-        buf_printf(out, "this host's %s, %s of them free\n",
+        buf_printf(out, "%s's %s, %s of them free\n",
+                   config->device == DEVICE_CUDA ? "the GPU" : "this host",
                    byte_text(config->memory_total_bytes).text,
                    byte_text(config->memory_free_bytes).text);
 }
@@ -136,6 +139,10 @@ void plan_report_text(struct buf *out, const struct engine_config *config)
                number_text(config->max_num_seqs).text);
     for (int part = 0; part < NUM_WORKSPACE_PARTS; part++)
         append_row(out, 4, workspace_part_names[part], config->workspace_part_bytes[part]);
+    if (config->graph_bytes > 0)
+        buf_printf(out, "  %-22s%12s for %d, of steps of up to %d requests\n", "CUDA graphs",
+                   byte_text(config->graph_bytes).text, step_graphs_count(config),
+                   step_graphs_max_size(config));
     buf_printf(out, "  %-22s%12s in %s blocks of %d tokens\n", "KV cache",
                byte_text(cache_bytes(config)).text, number_text(kv_cache->num_blocks).text,
                kv_cache->block_size);
@@ -300,6 +307,7 @@ void plan_report_json(struct buf *out, const struct engine_config *config,
     json_int(out, "total_bytes", config->workspace_bytes);
     json_parts(out, workspace_part_names, config->workspace_part_bytes, NUM_WORKSPACE_PARTS);
     buf_append_char(out, '}');
+    json_int(out, "graph_bytes", config->graph_bytes);
     json_cache(out, config);
     json_concurrency(out, config);
     json_verdict(out, verdict);

@@ -10,13 +10,14 @@
 #include "config/options.h"
 #include "message/message.h"
 #include "model_loader/weights.h"
+#include "ops/ops.h"
 
 struct executor;
 
 /** What the memory of a step is for. */
 enum workspace_part {
     WORKSPACE_ACTIVATIONS, // hidden states, layers' temporaries, a slice of logits
-    WORKSPACE_BATCH,       // the persistent batch: token ids, block tables
+    WORKSPACE_BATCH,       // the persistent batch and the step's arrays: token ids, block tables
     WORKSPACE_LISTS,       // rows that need logits, outputs, prompt logprobs
     WORKSPACE_SAMPLER,     // of all threads
     NUM_WORKSPACE_PARTS,
@@ -30,6 +31,8 @@ struct engine_config {
     int32_t max_num_seqs;
     int32_t max_num_batched_tokens;
     struct kv_cache_config kv_cache;
+    enum device_kind device;
+    int64_t graph_bytes;     // set aside for CUDA graphs
     int64_t workspace_bytes; // activations, logits, tables: all that a step needs
     int64_t weight_bytes;    // prepared copies on the device
     int64_t mapped_bytes;    // weights used in place from the mapped files

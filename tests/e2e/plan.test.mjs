@@ -140,3 +140,15 @@ test('mistakes are named', () => {
   }
   assert.match(plan(['--help']).out, /--gpu-memory.*vllm serve --help/s);
 });
+
+test('a CPU machine is planned for wherever the command runs', () => {
+  // How much memory is free changes from moment to moment.
+  const table = (flags, device) => {
+    const env = { VLLM_CPU_KVCACHE_SPACE: '1', VLLM_TARGET_DEVICE: device };
+    const result = plan([demo, ...flags], env);
+    assert.equal(result.status, 0, result.err);
+    return result.out.replace(/.* free$/gm, '');
+  };
+  for (const flags of [['--host-memory', '8G'], ['--device', 'cpu']])
+    assert.equal(table(flags, 'cuda'), table(flags, 'cpu'));
+});

@@ -66,7 +66,7 @@ static void gated_mlp_multiplies_gated_and_up_within_its_scratch(void **state)
     struct gated_mlp mlp;
     struct error err = {0};
     assert_int_equal(gated_mlp_load(&mlp, &w, &options, &err), STATUS_OK);
-    size_t scratch = gated_mlp_scratch_bytes(&mlp, TOKENS);
+    size_t scratch = gated_mlp_scratch_bytes(&mlp, DTYPE_F32, TOKENS);
     struct forward fwd = {
         .dev = &fixture->dev,
         .num_tokens = TOKENS,
@@ -80,15 +80,16 @@ static void gated_mlp_multiplies_gated_and_up_within_its_scratch(void **state)
     assert_int_equal(fwd.workspace.used_bytes, 0);
     const struct weight *gate_up = &mlp.gate_up_proj.weight, *down = &mlp.down_proj.weight;
     const float *gu = gate_up->data, *d = down->data;
+    const float *gu_bias = gate_up->bias, *d_bias = down->bias;
     for (int t = 0; t < TOKENS; t++) {
         double inner[2 * INNER];
         for (int r = 0; r < 2 * INNER; r++) {
-            inner[r] = gate_up->bias[r];
+            inner[r] = gu_bias[r];
             for (int i = 0; i < HIDDEN; i++)
                 inner[r] += (double)gu[r * HIDDEN + i] * before[t][i];
         }
         for (int i = 0; i < HIDDEN; i++) {
-            double expected = down->bias[i];
+            double expected = d_bias[i];
             for (int r = 0; r < INNER; r++)
                 expected += d[i * INNER + r] * inner[r] / (1 + exp(-inner[r])) * inner[INNER + r];
             assert_true(fabs(x[t][i] - expected) < 1e-5);
@@ -137,10 +138,10 @@ static void attention_loads_norms_and_biases_only_where_asked(void **state)
     struct attention attention;
     struct error err = {0};
     assert_int_equal(attention_load(&attention, &w, &options, &err), STATUS_OK);
-    assert_int_equal(attention.q_proj.weight.out_features, 32);
-    assert_int_equal(attention.k_proj.weight.out_features, 16);
+    assert_int_equal(attention.qkv_proj.parts[0].weight.out_features, 32);
+    assert_int_equal(attention.qkv_proj.parts[1].weight.out_features, 16);
     assert_int_equal(attention.o_proj.weight.in_features, 32);
-    assert_non_null(attention.v_proj.weight.bias);
+    assert_non_null(attention.qkv_proj.parts[2].weight.bias);
     assert_null(attention.o_proj.weight.bias);
     assert_null(attention.q_norm.weight);
     assert_true(fabs(attention.scale - 1 / sqrt(8.0)) < 1e-7);
@@ -150,7 +151,7 @@ static void attention_loads_norms_and_biases_only_where_asked(void **state)
     assert_int_equal(attention.q_norm.size, 8);
     assert_non_null(attention.k_norm.weight);
     assert_non_null(attention.o_proj.weight.bias);
-    assert_int_equal(attention_scratch_bytes(&attention, 10),
+    assert_int_equal(attention_scratch_bytes(&attention, DTYPE_F32, 10),
                      (2 * 32 + 2 * 16) * 10 * sizeof(float));
 }
 

@@ -93,13 +93,13 @@ static void planning_counts_what_loading_takes(void **state)
             struct weights w = weights_at(&root, "m");
             struct error err = {0};
             struct weight weight;
-            const float *norm;
+            const void *norm;
             assert_int_equal(weights_matrix(&w, near, 2, 3, false, &weight, &err), STATUS_OK);
             assert_int_equal(weights_matrix(&w, far, 2, 3, false, &weight, &err), STATUS_OK);
             assert_int_equal(weights_vector(&w, "norm.weight", 3, &norm, &err), STATUS_OK);
             assert_int_equal(norm == NULL, mode == WEIGHTS_PLAN);
             if (norm) // the bytes 18 and 19 as bfloat16
-                assert_true(norm[0] == bf16_to_f32(0x1312));
+                assert_true(*(const float *)norm == bf16_to_f32(0x1312));
             bytes[mode] = store.bytes;
             weight_store_close(&store);
         }
@@ -138,7 +138,7 @@ static void wrong_names_shapes_and_dtypes_are_named(void **state)
             fail_msg("%s", err.message);
     }
     struct error err = {0};
-    const float *vector;
+    const void *vector;
     assert_int_equal(weights_vector(&w, "odd.weight", 2, &vector, &err), STATUS_UNSUPPORTED);
     assert_non_null(strstr(err.message, "m.odd.weight: found U8 [2], expected F32, F16 or BF16"));
     weight_store_close(&store);

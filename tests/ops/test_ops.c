@@ -102,6 +102,17 @@ static void check_memory(struct bench *b)
         dev->ops.copy_in(dev, memory, from, sizes[i]);
         dev->ops.copy_out(dev, to, memory, sizes[i]);
         assert_memory_equal(from, to, sizes[i]);
+        char *staging = dev->ops.alloc_staging(dev, sizes[i]);
+        memcpy(staging, from, sizes[i]);
+        memset(to, 0, sizes[i]);
+        dev->ops.upload(dev, memory, staging, sizes[i], sizes[i], 1);
+        struct error err = {0};
+        assert_int_equal(dev->ops.synchronize(dev, &err), STATUS_OK);
+        memset(staging, 0, sizes[i]);
+        dev->ops.download(dev, staging, memory, sizes[i]);
+        assert_int_equal(dev->ops.synchronize(dev, &err), STATUS_OK);
+        assert_memory_equal(from, staging, sizes[i]);
+        dev->ops.free_staging(dev, staging);
         dev->ops.free(dev, memory);
     }
     dev->ops.free(dev, NULL);
@@ -160,55 +171,139 @@ static void check_norms(struct bench *b)
     }
 }
 
-static void check_head_rms_norm(struct bench *b)
+/** Sizes of what prepare_qkv() works on. */
+struct qkv_case {
+    int32_t num_heads, num_kv_heads, head_dim, rot_dim;
+    bool has_norm;
+    enum dtype dtype; // of the cache
+};
+
+/** The cache filled with NaN: a key that must not be read shows. */
+static struct kv_cache make_cache(struct bench *b, int32_t num_kv_heads, int32_t head_dim,
+                                  enum dtype dtype, int32_t block_size, int32_t num_blocks)
 {
-    static const struct {
-        int32_t num_heads, head_dim;
-    } cases[] = {{3, 3}, {2, 8}, {3, 20}, {300, 128}};
-    enum { GAP = 5 };
-    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        int32_t heads = cases[i].num_heads, dim = cases[i].head_dim;
-        int64_t stride = (int64_t)heads * dim + GAP, size = NUM_ROWS * stride;
-        float *x = random_floats(b, size), *weight = random_floats(b, dim);
-        float *before = arena_array(&b->arena, float, size), *row = floats(b, dim);
-        memcpy(before, x, (size_t)size * sizeof(float));
-        op_head_rms_norm(&b->many, x, stride, heads, dim, weight, eps, NUM_ROWS);
-        for (int64_t r = 0; r < NUM_ROWS; r++) {
-            for (int64_t h = 0; h < heads; h++) {
-                int64_t at = r * stride + h * dim;
-                op_rms_norm(&b->one, tensor_2d(row, DTYPE_F32, 1, dim),
-                            tensor_2d(before + at, DTYPE_F32, 1, dim), weight, eps);
-                assert_same_bits(x + at, row, dim, "head_rms_norm");
-            }
-            int64_t gap = r * stride + heads * dim;
-            assert_same_bits(x + gap, before + gap, GAP, "head_rms_norm between rows");
-        }
+    struct kv_cache cache = {.dtype = dtype,
+                             .num_blocks = num_blocks,
+                             .block_size = block_size,
+                             .num_kv_heads = num_kv_heads,
+                             .head_dim = head_dim};
+    size_t bytes = (size_t)num_blocks * (size_t)block_size * (size_t)num_kv_heads *
+                   (size_t)head_dim * dtype_size(dtype);
+    cache.k = arena_alloc(&b->arena, bytes);
+    cache.v = arena_alloc(&b->arena, bytes);
+    memset(cache.k, 0xFF, bytes);
+    memset(cache.v, 0xFF, bytes);
+    return cache;
+}
+
+static float cache_element(enum dtype dtype, const void *data, int64_t i)
+{
+    if (dtype == DTYPE_F32)
+        return ((const float *)data)[i];
+    uint16_t bits = ((const uint16_t *)data)[i];
+    return dtype == DTYPE_BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+}
+
+static float rounded_to(enum dtype dtype, float value)
+{
+    if (dtype == DTYPE_F32)
+        return value;
+    return dtype == DTYPE_BF16 ? bf16_to_f32(f32_to_bf16(value)) : f16_to_f32(f32_to_f16(value));
+}
+
+/** A head in double precision: normalised, then rotated. */
+static void expect_head(double *out, const float *x, const struct qkv_case *c, const float *norm,
+                        const float *cos_sin)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < c->head_dim; i++)
+        sum += (double)x[i] * x[i];
+    double scale = 1 / sqrt(sum / c->head_dim + (double)eps);
+    for (int32_t i = 0; i < c->head_dim; i++)
+        out[i] = norm ? x[i] * scale * norm[i] : x[i];
+    int32_t half = c->rot_dim / 2;
+    for (int32_t i = 0; i < half; i++) {
+        double first = out[i], second = out[half + i];
+        out[i] = first * cos_sin[i] - second * cos_sin[half + i];
+        out[half + i] = second * cos_sin[i] + first * cos_sin[half + i];
     }
 }
 
-static void check_rope(struct bench *b)
+enum { QKV_GAP = 5, QKV_BLOCK = 4, QKV_BLOCKS = 3, QKV_POSITIONS = 10 };
+
+static void check_qkv_case(struct bench *b, const struct qkv_case *c)
 {
-    static const struct {
-        int32_t num_heads, head_dim, rot_dim;
-    } cases[] = {{3, 4, 4}, {3, 20, 10}, {2, 96, 32}, {300, 128, 128}};
     static const int32_t positions[NUM_ROWS] = {0, 5, 2, 2, 9};
-    enum { GAP = 3, MAX_POSITION = 10 };
-    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        int32_t heads = cases[i].num_heads, dim = cases[i].head_dim, rot = cases[i].rot_dim;
-        int64_t stride = (int64_t)heads * dim + GAP, size = NUM_ROWS * stride;
-        float *cos_sin = random_floats(b, MAX_POSITION * (int64_t)rot);
-        float *x = random_floats(b, size), *expected = arena_array(&b->arena, float, size);
-        float *alone = arena_array(&b->arena, float, size);
-        memcpy(expected, x, (size_t)size * sizeof(float));
-        memcpy(alone, x, (size_t)size * sizeof(float));
-        op_rope(&b->reference, expected, stride, heads, dim, rot, cos_sin, positions, NUM_ROWS);
-        op_rope(&b->many, x, stride, heads, dim, rot, cos_sin, positions, NUM_ROWS);
-        assert_same_bits(x, expected, size, "rope");
-        for (int64_t r = 0; r < NUM_ROWS; r++)
-            op_rope(&b->one, alone + r * stride, stride, heads, dim, rot, cos_sin, positions + r,
-                    1);
-        assert_same_bits(x, alone, size, "rope alone");
+    static const int64_t slots[NUM_ROWS] = {9, -1, 2, 11, 0};
+    int32_t dim = c->head_dim, kv_heads = c->num_kv_heads, heads = c->num_heads;
+    int64_t cols = (heads + 2 * (int64_t)kv_heads) * dim, stride = cols + QKV_GAP;
+    float *x = random_floats(b, NUM_ROWS * stride), *before = floats(b, NUM_ROWS * stride);
+    float *alone = floats(b, NUM_ROWS * stride);
+    memcpy(before, x, (size_t)(NUM_ROWS * stride) * sizeof(float));
+    memcpy(alone, x, (size_t)(NUM_ROWS * stride) * sizeof(float));
+    const struct qkv_params params = {
+        .num_heads = heads,
+        .q_norm = c->has_norm ? random_floats(b, dim) : NULL,
+        .k_norm = c->has_norm ? random_floats(b, dim) : NULL,
+        .eps = eps,
+        .cos_sin = random_floats(b, QKV_POSITIONS * (int64_t)c->rot_dim + 1),
+        .rot_dim = c->rot_dim,
+    };
+    struct kv_cache cache = make_cache(b, kv_heads, dim, c->dtype, QKV_BLOCK, QKV_BLOCKS);
+    struct kv_cache other = make_cache(b, kv_heads, dim, c->dtype, QKV_BLOCK, QKV_BLOCKS);
+    struct tensor qkv = tensor_2d(x, DTYPE_F32, NUM_ROWS, cols);
+    struct tensor qkv_alone = tensor_2d(alone, DTYPE_F32, NUM_ROWS, cols);
+    qkv.row_stride = qkv_alone.row_stride = stride;
+    op_prepare_qkv(&b->many, qkv, &cache, &params, positions, slots);
+    for (int64_t r = 0; r < NUM_ROWS; r++)
+        op_prepare_qkv(&b->one, tensor_rows(qkv_alone, r, 1), &other, &params, positions + r,
+                       slots + r);
+
+    double *expected = arena_array(&b->arena, double, dim);
+    double tolerance = c->dtype == DTYPE_F32 ? 2e-6 : c->dtype == DTYPE_F16 ? 1e-3 : 8e-3;
+    size_t num_written = 0;
+    for (int64_t r = 0; r < NUM_ROWS; r++) {
+        const float *row = before + r * stride;
+        const float *cos_sin = params.cos_sin + positions[r] * (int64_t)c->rot_dim;
+        assert_same_bits(x + r * stride, alone + r * stride, (int64_t)heads * dim, "queries alone");
+        assert_same_bits(x + r * stride + cols, row + cols, QKV_GAP, "between rows");
+        for (int32_t h = 0; h < heads; h++) {
+            expect_head(expected, row + (int64_t)h * dim, c, params.q_norm, cos_sin);
+            for (int32_t i = 0; i < dim; i++) {
+                if (!(fabs(x[r * stride + (int64_t)h * dim + i] - expected[i]) <=
+                      2e-6 * fmax(1, fabs(expected[i]))))
+                    fail_msg("query %d of row %d", h, (int)r);
+            }
+        }
+        for (int32_t h = 0; h < kv_heads && slots[r] >= 0; h++) {
+            const float *k = row + (int64_t)(heads + h) * dim, *v = k + (int64_t)kv_heads * dim;
+            int64_t at =
+                ((slots[r] / QKV_BLOCK * kv_heads + h) * QKV_BLOCK + slots[r] % QKV_BLOCK) * dim;
+            expect_head(expected, k, c, params.k_norm, cos_sin);
+            for (int32_t i = 0; i < dim; i++) {
+                assert_true(fabs(cache_element(c->dtype, cache.k, at + i) - expected[i]) <=
+                            tolerance * fmax(1, fabs(expected[i])));
+                assert_true(cache_element(c->dtype, cache.v, at + i) == rounded_to(c->dtype, v[i]));
+            }
+        }
     }
+    int64_t size = (int64_t)QKV_BLOCKS * kv_heads * QKV_BLOCK * dim;
+    assert_memory_equal(cache.k, other.k, (size_t)size * dtype_size(c->dtype));
+    assert_memory_equal(cache.v, other.v, (size_t)size * dtype_size(c->dtype));
+    for (int64_t i = 0; i < size; i++)
+        num_written += !isnan(cache_element(c->dtype, cache.v, i));
+    assert_int_equal(num_written, 4 * kv_heads * dim); // a negative slot writes nothing
+}
+
+static void check_prepare_qkv(struct bench *b)
+{
+    static const struct qkv_case cases[] = {
+        {3, 3, 4, 4, true, DTYPE_F32},    {3, 1, 20, 10, true, DTYPE_BF16},
+        {2, 1, 96, 32, false, DTYPE_F16}, {300, 100, 128, 128, true, DTYPE_BF16},
+        {4, 2, 11, 0, false, DTYPE_BF16}, {2, 2, 8, 8, false, DTYPE_F32},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+        check_qkv_case(b, &cases[i]);
 }
 
 static void check_silu_and_mul(struct bench *b)
@@ -267,6 +362,13 @@ static void check_matmul_shape(struct bench *b, enum weight_form form, int64_t r
     // Products are of size 1; errors of a chain of k / 8 of them grow no faster than this.
     assert_close(out, expected, rows * n, 1e-7 * (4 + sqrt((double)k)), sqrt((double)k), "matmul");
     assert_same_bits(single, out, rows * n, "matmul on one thread");
+    float *wide = floats(b, rows * (n + 3)); // the columns of a wider matrix
+    struct tensor columns = tensor_columns(tensor_2d(wide, DTYPE_F32, rows, n + 3), 2, n);
+    op_matmul(&b->many, columns, x, &w);
+    for (int64_t r = 0; r < rows; r++) {
+        assert_same_bits(wide + r * (n + 3) + 2, out + r * n, n, "matmul into columns");
+        assert_true(isnan(wide[r * (n + 3) + 1]) && isnan(wide[r * (n + 3) + n + 2]));
+    }
     static const int64_t part_sizes[] = {1, 2, 3, 4, 5, 97};
     for (size_t i = 0; i < ARRAY_LEN(part_sizes); i++) {
         for (int64_t r = 0; r < rows; r += part_sizes[i]) {
@@ -327,8 +429,8 @@ static const int32_t seq_lens[NUM_SEQS] = {37, 1, 150, 64};
 /** Queries, keys and values of all sequences, whatever the way they are computed. */
 struct attention_input {
     const struct attention_case *shape;
-    int64_t stride; // of a row of q and of k, v
-    const float *q, *k, *v;
+    int64_t stride; // of a row: queries, keys, values, a gap
+    const float *qkv;
     int32_t seq_start[NUM_SEQS + 1];
 };
 
@@ -338,24 +440,6 @@ struct layout {
     bool is_batched;           // all sequences in one step, else one after the other
     bool is_reversed;          // block ids fall instead of rise
 };
-
-/** The cache filled with NaN: a key that must not be read shows. */
-static struct kv_cache make_cache(struct bench *b, const struct attention_case *shape,
-                                  int32_t block_size, int32_t num_blocks)
-{
-    struct kv_cache cache = {.dtype = shape->dtype,
-                             .num_blocks = num_blocks,
-                             .block_size = block_size,
-                             .num_kv_heads = shape->num_kv_heads,
-                             .head_dim = shape->head_dim};
-    size_t bytes = (size_t)num_blocks * (size_t)block_size * (size_t)shape->num_kv_heads *
-                   (size_t)shape->head_dim * dtype_size(shape->dtype);
-    cache.k = arena_alloc(&b->arena, bytes);
-    cache.v = arena_alloc(&b->arena, bytes);
-    memset(cache.k, 0xFF, bytes);
-    memset(cache.v, 0xFF, bytes);
-    return cache;
-}
 
 /** One step for sequences [first_seq, end_seq): the tokens from `start` on, at most a chunk. */
 static void run_step(struct bench *b, struct device *dev, const struct attention_input *in,
@@ -401,22 +485,20 @@ static void run_step(struct bench *b, struct device *dev, const struct attention
     }
     batch.block_table = table;
     int64_t cols = (int64_t)shape->num_heads * shape->head_dim;
-    float *q = floats(b, batch.num_tokens * in->stride);
-    float *k = floats(b, batch.num_tokens * in->stride);
-    float *v = floats(b, batch.num_tokens * in->stride);
-    for (int32_t row = 0; row < batch.num_tokens; row++) {
-        size_t bytes = (size_t)in->stride * sizeof(float);
-        memcpy(q + row * in->stride, in->q + rows[row] * in->stride, bytes);
-        memcpy(k + row * in->stride, in->k + rows[row] * in->stride, bytes);
-        memcpy(v + row * in->stride, in->v + rows[row] * in->stride, bytes);
-    }
-    op_kv_cache_write(dev, cache, k, v, in->stride, slots, batch.num_tokens);
+    float *qkv = floats(b, batch.num_tokens * in->stride);
+    for (int32_t row = 0; row < batch.num_tokens; row++)
+        memcpy(qkv + row * in->stride, in->qkv + rows[row] * in->stride,
+               (size_t)in->stride * sizeof(float));
+    struct tensor steps = tensor_2d(qkv, DTYPE_F32, batch.num_tokens, in->stride);
+    const struct qkv_params qkv_params = {.num_heads = shape->num_heads};
+    op_prepare_qkv(dev, tensor_columns(steps, 0, in->stride - SEQ_GAP), cache, &qkv_params,
+                   positions, slots);
     float *step_out = floats(b, batch.num_tokens * cols);
     struct attention_params params = {.scale = 1.0f / sqrtf((float)shape->head_dim),
                                       .window = shape->window,
                                       .num_heads = shape->num_heads};
-    op_attention(dev, tensor_2d(step_out, DTYPE_F32, batch.num_tokens, cols), q, in->stride, cache,
-                 &batch, &params);
+    op_attention(dev, tensor_2d(step_out, DTYPE_F32, batch.num_tokens, cols),
+                 tensor_columns(steps, 0, cols), cache, &batch, &params);
     for (int32_t row = 0; row < batch.num_tokens; row++)
         memcpy(out + rows[row] * cols, step_out + row * cols, (size_t)cols * sizeof(float));
 }
@@ -429,7 +511,8 @@ static float *run_layout(struct bench *b, struct device *dev, const struct atten
     for (int32_t seq = 0; seq < NUM_SEQS; seq++)
         longest = max_i32(longest, seq_lens[seq]);
     int32_t max_blocks = (int32_t)ceil_div(longest, layout->block_size) + 1;
-    struct kv_cache cache = make_cache(b, in->shape, layout->block_size, NUM_SEQS * max_blocks);
+    struct kv_cache cache = make_cache(b, in->shape->num_kv_heads, in->shape->head_dim,
+                                       in->shape->dtype, layout->block_size, NUM_SEQS * max_blocks);
     float *out =
         floats(b, in->seq_start[NUM_SEQS] * (int64_t)in->shape->num_heads * in->shape->head_dim);
     int32_t group = layout->is_batched ? NUM_SEQS : 1;
@@ -458,10 +541,8 @@ static void check_attention(struct bench *b)
         for (int32_t seq = 0; seq < NUM_SEQS; seq++)
             in.seq_start[seq + 1] = in.seq_start[seq] + seq_lens[seq];
         int64_t num_tokens = in.seq_start[NUM_SEQS];
-        in.stride = (int64_t)cases[i].num_heads * cases[i].head_dim + SEQ_GAP;
-        in.q = random_floats(b, num_tokens * in.stride);
-        in.k = random_floats(b, num_tokens * in.stride);
-        in.v = random_floats(b, num_tokens * in.stride);
+        in.stride = (cases[i].num_heads + 2 * cases[i].num_kv_heads) * cases[i].head_dim + SEQ_GAP;
+        in.qkv = random_floats(b, num_tokens * in.stride);
         int64_t size = num_tokens * cases[i].num_heads * cases[i].head_dim;
         float *expected = run_layout(b, &b->reference, &in, &plain);
         float *out = run_layout(b, &b->one, &in, &plain);
@@ -473,57 +554,19 @@ static void check_attention(struct bench *b)
     }
 }
 
-/** Where each element lands, and that negative slots write nothing. */
-static void check_kv_cache_write(struct bench *b)
-{
-    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
-    static const int64_t slots[] = {9, -1, 2};
-    enum { HEADS = 2, DIM = 11, BLOCK = 4, BLOCKS = 3, STRIDE = HEADS * DIM + 3, TOKENS = 3 };
-    for (size_t d = 0; d < ARRAY_LEN(dtypes); d++) {
-        struct attention_case shape = {HEADS, HEADS, DIM, dtypes[d], 0};
-        struct kv_cache cache = make_cache(b, &shape, BLOCK, BLOCKS);
-        struct kv_cache reference = make_cache(b, &shape, BLOCK, BLOCKS);
-        float *k = random_floats(b, TOKENS * STRIDE), *v = random_floats(b, TOKENS * STRIDE);
-        op_kv_cache_write(&b->many, &cache, k, v, STRIDE, slots, TOKENS);
-        op_kv_cache_write(&b->reference, &reference, k, v, STRIDE, slots, TOKENS);
-        size_t size = dtype_size(dtypes[d]), bytes = size * HEADS * DIM * BLOCK * BLOCKS;
-        assert_memory_equal(cache.k, reference.k, bytes);
-        assert_memory_equal(cache.v, reference.v, bytes);
-        size_t num_written = 0;
-        for (size_t i = 0; i < bytes / size; i++)
-            num_written += ((uint8_t *)cache.k)[i * size + size - 1] != 0xFF;
-        assert_int_equal(num_written, 2 * HEADS * DIM);
-        // Slot 9 is offset 1 of block 2.
-        for (int h = 0; h < HEADS; h++) {
-            for (int i = 0; i < DIM; i++) {
-                int at = ((2 * HEADS + h) * BLOCK + 1) * DIM + i;
-                float value = v[h * DIM + i];
-                if (dtypes[d] == DTYPE_F32)
-                    assert_true(((float *)cache.v)[at] == value);
-                else if (dtypes[d] == DTYPE_F16)
-                    assert_int_equal(((uint16_t *)cache.v)[at], f32_to_f16(value));
-                else
-                    assert_int_equal(((uint16_t *)cache.v)[at], f32_to_bf16(value));
-            }
-        }
-    }
-}
-
 // ---- The walk ------------------------------------------------------------------------------
 
 static const struct {
     const char *name;
     void (*run)(struct bench *b);
 } checks[] = {
-    {"alloc, free, copy_in, copy_out, synchronize", check_memory},
+    {"alloc, free, copies, synchronize", check_memory},
     {"embedding", check_embedding},
     {"rms_norm, add_rms_norm", check_norms},
-    {"head_rms_norm", check_head_rms_norm},
-    {"rope", check_rope},
+    {"prepare_qkv", check_prepare_qkv},
     {"silu_and_mul", check_silu_and_mul},
     {"gather_rows", check_gather_rows},
     {"prepare_weight, matmul", check_matmul},
-    {"kv_cache_write", check_kv_cache_write},
     {"attention", check_attention},
 };
 
@@ -565,8 +608,11 @@ static void rope_turns_half_split_pairs(void **state)
     // Position 1: the first pair by a quarter turn, the second not at all; the rest is left alone.
     static const float cos_sin[] = {9, 9, 9, 9, 0, 1, 1, 0};
     static const int32_t positions[] = {1};
-    float x[] = {1, 2, 3, 4, 5, 6};
-    op_rope(&dev, x, 6, 1, 6, 4, cos_sin, positions, 1);
+    float x[18] = {1, 2, 3, 4, 5, 6}, keys[6], values[6];
+    static const int64_t slots[] = {-1};
+    const struct kv_cache cache = {keys, values, DTYPE_F32, 1, 1, 1, 6};
+    const struct qkv_params params = {.num_heads = 1, .cos_sin = cos_sin, .rot_dim = 4};
+    op_prepare_qkv(&dev, tensor_2d(x, DTYPE_F32, 1, 18), &cache, &params, positions, slots);
     static const float expected[] = {-3, 2, 1, 4, 5, 6};
     assert_same_bits(x, expected, 6, "rope");
     device_deinit(&dev);

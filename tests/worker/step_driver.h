@@ -65,6 +65,8 @@ static inline struct serve_options driver_options(const char *dir)
         .max_num_batched_tokens = -1,
         .max_num_seqs = -1,
         .enable_chunked_prefill = TRISTATE_UNSET,
+        .target_device = "cpu",
+        .max_cudagraph_capture_size = -1,
         .omp_threads_bind = "nobind",
         .cpu_isa = "auto",
     };

@@ -72,7 +72,7 @@ static void norm_row(float *out, const float *x, const float *weight, float eps,
 }
 
 static void avx2_rms_norm(struct device *dev, struct tensor out, struct tensor x,
-                          const float *weight, float eps)
+                          const void *weight, float eps)
 {
     int64_t rows = x.shape[0], n = x.shape[1];
     int threads = cpu_threads_for(dev, rows * n);
@@ -82,7 +82,7 @@ static void avx2_rms_norm(struct device *dev, struct tensor out, struct tensor x
 }
 
 static void avx2_add_rms_norm(struct device *dev, struct tensor x, struct tensor residual,
-                              const float *weight, float eps)
+                              const void *weight, float eps)
 {
     int64_t rows = x.shape[0], n = x.shape[1];
     int threads = cpu_threads_for(dev, 2 * rows * n);
@@ -96,14 +96,14 @@ static void avx2_add_rms_norm(struct device *dev, struct tensor x, struct tensor
     }
 }
 
-static void avx2_head_rms_norm(struct device *dev, float *x, int64_t row_stride, int32_t num_heads,
-                               int32_t head_dim, const float *weight, float eps, int32_t num_tokens)
+static void avx2_head_rms_norm(struct device *dev, struct tensor x, int32_t head_dim,
+                               const void *weight, float eps)
 {
-    int64_t num_items = (int64_t)num_tokens * num_heads;
+    int64_t num_heads = x.shape[1] / head_dim, num_items = x.shape[0] * num_heads;
     int threads = cpu_threads_for(dev, num_items * head_dim);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < num_items; i++) {
-        float *head = x + i / num_heads * row_stride + i % num_heads * head_dim;
+        float *head = (float *)x.data + i / num_heads * x.row_stride + i % num_heads * head_dim;
         norm_row(head, head, weight, eps, head_dim);
     }
 }
@@ -131,10 +131,10 @@ static void write_elements(void *dst, enum dtype dtype, const float *src, int32_
     }
 }
 
-static void avx2_kv_cache_write(struct device *dev, const struct kv_cache *cache, const float *k,
-                                const float *v, int64_t row_stride, const int64_t *slot_mapping,
-                                int32_t num_tokens)
+static void avx2_kv_cache_write(struct device *dev, const struct kv_cache *cache, struct tensor k,
+                                struct tensor v, const int64_t *slot_mapping)
 {
+    int32_t num_tokens = (int32_t)k.shape[0];
     int32_t head_dim = cache->head_dim, block_size = cache->block_size;
     int64_t head_bytes = head_dim * (int64_t)dtype_size(cache->dtype);
     int threads = cpu_threads_for(dev, (int64_t)num_tokens * cache->num_kv_heads * head_dim);
@@ -147,11 +147,19 @@ static void avx2_kv_cache_write(struct device *dev, const struct kv_cache *cache
         CHECK(block < cache->num_blocks);
         for (int32_t h = 0; h < cache->num_kv_heads; h++) {
             int64_t to = ((block * cache->num_kv_heads + h) * block_size + offset) * head_bytes;
-            int64_t from = t * row_stride + (int64_t)h * head_dim;
-            write_elements((char *)cache->k + to, cache->dtype, k + from, head_dim);
-            write_elements((char *)cache->v + to, cache->dtype, v + from, head_dim);
+            int64_t from = t * k.row_stride + (int64_t)h * head_dim;
+            write_elements((char *)cache->k + to, cache->dtype, (float *)k.data + from, head_dim);
+            write_elements((char *)cache->v + to, cache->dtype, (float *)v.data + from, head_dim);
         }
     }
+}
+
+static void avx2_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cache *cache,
+                             const struct qkv_params *params, const int32_t *positions,
+                             const int64_t *slot_mapping)
+{
+    static const struct cpu_qkv_parts parts = {avx2_head_rms_norm, avx2_kv_cache_write};
+    cpu_prepare_qkv(dev, qkv, cache, params, positions, slot_mapping, &parts);
 }
 
 ALWAYS_INLINE __m256 silu_and_mul8(__m256 gate, __m256 up)
@@ -191,8 +199,7 @@ void cpu_ops_avx2(struct ops *ops)
     ops->rms_norm = avx2_rms_norm;
     ops->add_rms_norm = avx2_add_rms_norm;
     ops->matmul = avx2_matmul;
-    ops->head_rms_norm = avx2_head_rms_norm;
-    ops->kv_cache_write = avx2_kv_cache_write;
+    ops->prepare_qkv = avx2_prepare_qkv;
     ops->attention = avx2_attention;
     ops->silu_and_mul = avx2_silu_and_mul;
 }

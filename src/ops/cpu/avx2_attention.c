@@ -318,14 +318,14 @@ static void attend_tile(const struct attention *a, struct tile_scratch *s,
     finish_tile(a, s, tile, kv_head);
 }
 
-void avx2_attention(struct device *dev, struct tensor out, const float *q, int64_t row_stride,
+void avx2_attention(struct device *dev, struct tensor out, struct tensor q,
                     const struct kv_cache *cache, const struct attention_batch *batch,
                     const struct attention_params *params)
 {
     struct attention a = {
         .out = out,
-        .q = q,
-        .q_stride = row_stride,
+        .q = q.data,
+        .q_stride = q.row_stride,
         .cache = cache,
         .batch = batch,
         .params = params,

@@ -121,7 +121,7 @@ ALWAYS_INLINE void dot_tile(int rows, enum weight_form form, __m256 acc[TILE_ROW
 
 // Files that hold the operations; avx2.c puts them into the table.
 void avx2_matmul(struct device *dev, struct tensor out, struct tensor x, const struct weight *w);
-void avx2_attention(struct device *dev, struct tensor out, const float *q, int64_t row_stride,
+void avx2_attention(struct device *dev, struct tensor out, struct tensor q,
                     const struct kv_cache *cache, const struct attention_batch *batch,
                     const struct attention_params *params);
 

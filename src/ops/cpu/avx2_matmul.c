@@ -29,7 +29,7 @@ struct matmul {
     float *out;
     const char *w;
     const float *bias;
-    int64_t rows, k, n;
+    int64_t rows, k, n, out_stride;
     int64_t w_row_bytes, prefetch_bytes;
 };
 
@@ -68,7 +68,7 @@ ALWAYS_INLINE void finish_tile(int rows, __m256 acc[TILE_ROWS][TILE_COLS], const
     for (int r = 0; r < rows; r++) {
         __m128 sum = sum_lanes_x4(acc[r][0], acc[r][1], acc[r][2], acc[r][3]);
         sum = _mm_add_ps(sum, _mm_loadu_ps(bias));
-        float *out = m->out + (row + r) * m->n + n;
+        float *out = m->out + (row + r) * m->out_stride + n;
         if (cols == TILE_COLS)
             _mm_storeu_ps(out, sum);
         else
@@ -260,6 +260,7 @@ void avx2_matmul(struct device *dev, struct tensor out, struct tensor x, const s
         .rows = x.shape[0],
         .k = w->in_features,
         .n = w->out_features,
+        .out_stride = out.row_stride,
         .w_row_bytes = w->in_features * weight_form_bytes(w->form),
     };
     // Rows follow each other in memory: the tile after this one lies a tile's bytes ahead.

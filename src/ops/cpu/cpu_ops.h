@@ -11,6 +11,19 @@ void cpu_ops_scalar(struct ops *ops);
 /** Replaces what AVX2, FMA and F16C do better. The machine must have them. */
 void cpu_ops_avx2(struct ops *ops);
 
+/** The parts of prepare_qkv() that instruction sets do in their own ways. */
+struct cpu_qkv_parts {
+    void (*head_rms_norm)(struct device *dev, struct tensor x, int32_t head_dim, const void *weight,
+                          float eps);
+    void (*kv_cache_write)(struct device *dev, const struct kv_cache *cache, struct tensor k,
+                           struct tensor v, const int64_t *slot_mapping);
+};
+
+/** prepare_qkv() out of its parts. */
+void cpu_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cache *cache,
+                     const struct qkv_params *params, const int32_t *positions,
+                     const int64_t *slot_mapping, const struct cpu_qkv_parts *parts);
+
 /** Threads for `work` multiply-adds (or as cheap steps): a hand-over costs a few microseconds, so
  *  that little work is done by the caller alone. All or one: OpenMP ends the threads that a smaller
  *  team leaves over, and would have to make them again. Results never depend on it. */

@@ -51,6 +51,15 @@ static enum status scalar_synchronize(struct device *dev, struct error *err)
     return STATUS_OK;
 }
 
+// Device memory is the host's: copies in the background are copies at once.
+static void scalar_upload(struct device *dev, void *dst, const void *staging, size_t row_bytes,
+                          size_t pitch_bytes, size_t num_rows)
+{
+    for (size_t i = 0; i < num_rows; i++)
+        scalar_copy_in(dev, (char *)dst + i * pitch_bytes, (const char *)staging + i * pitch_bytes,
+                       row_bytes);
+}
+
 // Float weights are multiplied where they lie, in the mapped file: nothing to allocate or repack.
 static size_t scalar_prepared_weight_bytes(const struct device *dev, const struct weight *w)
 {
@@ -93,7 +102,7 @@ static void norm_row(float *out, const float *x, const float *weight, float eps,
 }
 
 static void scalar_rms_norm(struct device *dev, struct tensor out, struct tensor x,
-                            const float *weight, float eps)
+                            const void *weight, float eps)
 {
     int64_t rows = x.shape[0], n = x.shape[1];
     int threads = cpu_threads_for(dev, rows * n);
@@ -103,7 +112,7 @@ static void scalar_rms_norm(struct device *dev, struct tensor out, struct tensor
 }
 
 static void scalar_add_rms_norm(struct device *dev, struct tensor x, struct tensor residual,
-                                const float *weight, float eps)
+                                const void *weight, float eps)
 {
     int64_t rows = x.shape[0], n = x.shape[1];
     int threads = cpu_threads_for(dev, rows * n);
@@ -117,15 +126,15 @@ static void scalar_add_rms_norm(struct device *dev, struct tensor x, struct tens
     }
 }
 
-static void scalar_head_rms_norm(struct device *dev, float *x, int64_t row_stride,
-                                 int32_t num_heads, int32_t head_dim, const float *weight,
-                                 float eps, int32_t num_tokens)
+static void scalar_head_rms_norm(struct device *dev, struct tensor x, int32_t head_dim,
+                                 const void *weight, float eps)
 {
-    int64_t num_items = (int64_t)num_tokens * num_heads;
+    int64_t num_heads = x.shape[1] / head_dim, num_tokens = x.shape[0];
+    int64_t num_items = num_tokens * num_heads;
     int threads = cpu_threads_for(dev, num_items * head_dim);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < num_items; i++) {
-        float *head = x + i / num_heads * row_stride + i % num_heads * head_dim;
+        float *head = (float *)x.data + i / num_heads * x.row_stride + i % num_heads * head_dim;
         norm_row(head, head, weight, eps, head_dim);
     }
 }
@@ -134,6 +143,7 @@ static void scalar_matmul(struct device *dev, struct tensor out, struct tensor x
                           const struct weight *w)
 {
     int64_t rows = x.shape[0], k = w->in_features, n = w->out_features;
+    const float *bias = w->bias;
     int threads = cpu_threads_for(dev, rows * n * k);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < rows * n; i++) {
@@ -142,14 +152,16 @@ static void scalar_matmul(struct device *dev, struct tensor out, struct tensor x
         double sum = 0;
         for (int64_t j = 0; j < k; j++)
             sum += (double)x_row[j] * cpu_load(w->form, w->data, w_start + j);
-        ((float *)out.data)[i] = (float)sum + (w->bias ? w->bias[i % n] : 0.0f);
+        ((float *)out.data)[i / n * out.row_stride + i % n] = (float)sum + (bias ? bias[i % n] : 0);
     }
 }
 
-static void scalar_rope(struct device *dev, float *x, int64_t row_stride, int32_t num_heads,
-                        int32_t head_dim, int32_t rot_dim, const float *cos_sin,
-                        const int32_t *positions, int32_t num_tokens)
+/** Rotates the first rot_dim dimensions of each head in place, half-split pairs. */
+static void rope(struct device *dev, struct tensor x, int32_t head_dim, int32_t rot_dim,
+                 const float *cos_sin, const int32_t *positions)
 {
+    int64_t row_stride = x.row_stride;
+    int32_t num_tokens = (int32_t)x.shape[0], num_heads = (int32_t)(x.shape[1] / head_dim);
     int32_t half = rot_dim / 2;
     int threads = cpu_threads_for(dev, (int64_t)num_tokens * num_heads * rot_dim);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -157,7 +169,7 @@ static void scalar_rope(struct device *dev, float *x, int64_t row_stride, int32_
         const float *cosines = cos_sin + (int64_t)positions[t] * rot_dim;
         const float *sines = cosines + half;
         for (int32_t h = 0; h < num_heads; h++) {
-            float *first = x + t * row_stride + (int64_t)h * head_dim;
+            float *first = (float *)x.data + t * row_stride + (int64_t)h * head_dim;
             float *second = first + half;
             for (int32_t i = 0; i < half; i++) {
                 float a = first[i], b = second[i];
@@ -179,10 +191,10 @@ static void write_elements(void *dst, enum dtype dtype, const float *src, int32_
         out[i] = dtype == DTYPE_BF16 ? f32_to_bf16(src[i]) : f32_to_f16(src[i]);
 }
 
-static void scalar_kv_cache_write(struct device *dev, const struct kv_cache *cache, const float *k,
-                                  const float *v, int64_t row_stride, const int64_t *slot_mapping,
-                                  int32_t num_tokens)
+static void scalar_kv_cache_write(struct device *dev, const struct kv_cache *cache, struct tensor k,
+                                  struct tensor v, const int64_t *slot_mapping)
 {
+    int32_t num_tokens = (int32_t)k.shape[0];
     int32_t head_dim = cache->head_dim, block_size = cache->block_size;
     int64_t head_bytes = head_dim * (int64_t)dtype_size(cache->dtype);
     int threads = cpu_threads_for(dev, (int64_t)num_tokens * cache->num_kv_heads * head_dim);
@@ -195,11 +207,38 @@ static void scalar_kv_cache_write(struct device *dev, const struct kv_cache *cac
         CHECK(block < cache->num_blocks);
         for (int32_t h = 0; h < cache->num_kv_heads; h++) {
             int64_t to = ((block * cache->num_kv_heads + h) * block_size + offset) * head_bytes;
-            int64_t from = t * row_stride + (int64_t)h * head_dim;
-            write_elements((char *)cache->k + to, cache->dtype, k + from, head_dim);
-            write_elements((char *)cache->v + to, cache->dtype, v + from, head_dim);
+            int64_t from = t * k.row_stride + (int64_t)h * head_dim;
+            write_elements((char *)cache->k + to, cache->dtype, (float *)k.data + from, head_dim);
+            write_elements((char *)cache->v + to, cache->dtype, (float *)v.data + from, head_dim);
         }
     }
+}
+
+void cpu_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cache *cache,
+                     const struct qkv_params *params, const int32_t *positions,
+                     const int64_t *slot_mapping, const struct cpu_qkv_parts *parts)
+{
+    int32_t head_dim = cache->head_dim;
+    int64_t q_size = (int64_t)params->num_heads * head_dim;
+    int64_t kv_size = (int64_t)cache->num_kv_heads * head_dim;
+    struct tensor q = tensor_columns(qkv, 0, q_size);
+    struct tensor k = tensor_columns(qkv, q_size, kv_size);
+    struct tensor v = tensor_columns(qkv, q_size + kv_size, kv_size);
+    if (params->q_norm) {
+        parts->head_rms_norm(dev, q, head_dim, params->q_norm, params->eps);
+        parts->head_rms_norm(dev, k, head_dim, params->k_norm, params->eps);
+    }
+    rope(dev, q, head_dim, params->rot_dim, params->cos_sin, positions);
+    rope(dev, k, head_dim, params->rot_dim, params->cos_sin, positions);
+    parts->kv_cache_write(dev, cache, k, v, slot_mapping);
+}
+
+static void scalar_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cache *cache,
+                               const struct qkv_params *params, const int32_t *positions,
+                               const int64_t *slot_mapping)
+{
+    static const struct cpu_qkv_parts parts = {scalar_head_rms_norm, scalar_kv_cache_write};
+    cpu_prepare_qkv(dev, qkv, cache, params, positions, slot_mapping, &parts);
 }
 
 struct scalar_attention {
@@ -248,9 +287,8 @@ static void attend(const struct scalar_attention *a, float *out, const float *q,
     }
 }
 
-static void scalar_attention(struct device *dev, struct tensor out, const float *q,
-                             int64_t row_stride, const struct kv_cache *cache,
-                             const struct attention_batch *batch,
+static void scalar_attention(struct device *dev, struct tensor out, struct tensor q,
+                             const struct kv_cache *cache, const struct attention_batch *batch,
                              const struct attention_params *params)
 {
     struct scalar_attention a = {cache, batch, params};
@@ -263,7 +301,8 @@ static void scalar_attention(struct device *dev, struct tensor out, const float 
     for (int64_t i = 0; i < num_items; i++) {
         int64_t t = i / params->num_heads;
         int32_t head = (int32_t)(i % params->num_heads);
-        attend(&a, (float *)out.data + i * head_dim, q + t * row_stride + (int64_t)head * head_dim,
+        attend(&a, (float *)out.data + i * head_dim,
+               (const float *)q.data + t * q.row_stride + (int64_t)head * head_dim,
                batch->token_seq[t], head / group, batch->positions[t],
                probs + (int64_t)omp_get_thread_num() * batch->max_seq_len);
     }
@@ -303,6 +342,10 @@ void cpu_ops_scalar(struct ops *ops)
         .free = scalar_free,
         .copy_in = scalar_copy_in,
         .copy_out = scalar_copy_out,
+        .alloc_staging = scalar_alloc,
+        .free_staging = scalar_free,
+        .upload = scalar_upload,
+        .download = scalar_copy_out,
         .synchronize = scalar_synchronize,
         .prepared_weight_bytes = scalar_prepared_weight_bytes,
         .prepare_weight = scalar_prepare_weight,
@@ -310,9 +353,7 @@ void cpu_ops_scalar(struct ops *ops)
         .rms_norm = scalar_rms_norm,
         .add_rms_norm = scalar_add_rms_norm,
         .matmul = scalar_matmul,
-        .rope = scalar_rope,
-        .head_rms_norm = scalar_head_rms_norm,
-        .kv_cache_write = scalar_kv_cache_write,
+        .prepare_qkv = scalar_prepare_qkv,
         .attention = scalar_attention,
         .silu_and_mul = scalar_silu_and_mul,
         .gather_rows = scalar_gather_rows,

@@ -1,0 +1,126 @@
+// Parts that decode and prefill attention share: tiles of the paged cache in shared memory, and
+// matrix fragments made from them.
+//
+// Rows in shared memory are one token's head_dim elements plus 16 bytes, an odd number of 16-byte
+// units, so that the eight rows an ldmatrix reads lie in different banks. bf16 caches multiply in
+// bf16; e4m3 caches are widened to f16 (exact) in registers. There a 16-byte unit holds 16
+// elements, and what ldmatrix hands each lane is four neighbours; the dot product does not care
+// about the order of its terms, so q is laid out to match, and output columns come out interleaved.
+#pragma once
+
+#include "ops/cuda/common.cuh"
+
+constexpr int PAGE = 16; // tokens; the unit of work, always inside one cache block
+
+template <int D, bool FP8> struct kv_tile {
+    static constexpr int ROW_BYTES = D * (FP8 ? 1 : 2);
+    static constexpr int PITCH = ROW_BYTES + 16;
+    static constexpr int UNITS = ROW_BYTES / 16; // per row
+};
+
+/** Where the 16 tokens of a page lie for one head: rows back to back. */
+DEVICE size_t page_offset(const struct cuda_kv_cache &cache, int block, int first_token, int head,
+                          int row_bytes)
+{
+    size_t row = ((size_t)block * cache.num_kv_heads + head) * cache.block_size +
+                 (unsigned)first_token % (unsigned)cache.block_size;
+    return row * row_bytes;
+}
+
+/** Query fragments of 16 rows; `row_ptr[h]` is row lane / 4 + 8h, or NULL for zeros. */
+template <int D, bool FP8>
+DEVICE void load_q_fragments(uint32_t q[D / 16][4], const __nv_bfloat16 *const row_ptr[2])
+{
+    int quad = threadIdx.x % 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+        for (int kk = 0; kk < D / 16; kk++) {
+            uint2 v = make_uint2(0, 0);
+            if (row_ptr[h]) {
+                if constexpr (FP8) {
+                    v = *(const uint2 *)(row_ptr[h] + 16 * kk + 4 * quad);
+                    v.x = pack_f16(bf16_low(v.x), bf16_high(v.x));
+                    v.y = pack_f16(bf16_low(v.y), bf16_high(v.y));
+                } else {
+                    v.x = *(const uint32_t *)(row_ptr[h] + 16 * kk + 2 * quad);
+                    v.y = *(const uint32_t *)(row_ptr[h] + 16 * kk + 2 * quad + 8);
+                }
+            }
+            q[kk][h] = v.x;
+            q[kk][h + 2] = v.y;
+        }
+    }
+}
+
+/** s[16 tokens] += q * k^T for the page of keys at `tile`: two 8-token tiles. */
+template <int D, bool FP8>
+DEVICE void multiply_keys(float s[2][4], const uint32_t q[D / 16][4], uint32_t tile)
+{
+    constexpr int PITCH = kv_tile<D, FP8>::PITCH;
+    int lane = threadIdx.x % 32;
+    if constexpr (FP8) {
+        uint32_t addr = tile + ((lane & 7) + (lane & 8)) * PITCH + (lane >> 4) * 16;
+#pragma unroll
+        for (int kk = 0; kk < D / 16; kk += 2) {
+            uint32_t r[4]; // tokens 0-7 and 8-15 of unit kk, then of unit kk + 1
+            ldmatrix_x4(r, addr + kk * 16);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const uint32_t *a = q[kk + i / 2];
+                mma_16816<true>(s[i % 2], a[0], a[1], a[2], a[3], e4m3x2_to_f16x2((uint16_t)r[i]),
+                                e4m3x2_to_f16x2((uint16_t)(r[i] >> 16)));
+            }
+        }
+    } else {
+        uint32_t addr = tile + ((lane & 7) + ((lane >> 4) << 3)) * PITCH + ((lane >> 3) & 1) * 16;
+#pragma unroll
+        for (int kk = 0; kk < D / 16; kk++) {
+            uint32_t r[4];
+            ldmatrix_x4(r, addr + kk * 32);
+            mma_16816<false>(s[0], q[kk][0], q[kk][1], q[kk][2], q[kk][3], r[0], r[1]);
+            mma_16816<false>(s[1], q[kk][0], q[kk][1], q[kk][2], q[kk][3], r[2], r[3]);
+        }
+    }
+}
+
+/** o += p * v for the page of values at `tile`; p: fragment of 16 rows by 16 tokens. */
+template <int D, bool FP8>
+DEVICE void multiply_values(float o[D / 8][4], const uint32_t p[4], uint32_t tile)
+{
+    constexpr int PITCH = kv_tile<D, FP8>::PITCH;
+    int lane = threadIdx.x % 32;
+    uint32_t addr = tile + (lane & 15) * PITCH + (lane >> 4) * 16;
+    if constexpr (FP8) {
+#pragma unroll
+        for (int unit = 0; unit < D / 16; unit += 2) {
+            uint32_t r[4]; // tokens 0-7 and 8-15 of this unit, then of the next
+            ldmatrix_x4_trans(r, addr + unit * 16);
+#pragma unroll
+            for (int i = 0; i < 4; i++) // (t, d) (t, d+1) (t+1, d) (t+1, d+1) → by d, then t
+                r[i] = __byte_perm(r[i], 0, 0x3120);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int shift = i % 2 * 16;
+                mma_16816<true>(o[2 * unit + i], p[0], p[1], p[2], p[3],
+                                e4m3x2_to_f16x2((uint16_t)(r[i / 2 * 2] >> shift)),
+                                e4m3x2_to_f16x2((uint16_t)(r[i / 2 * 2 + 1] >> shift)));
+            }
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < D / 16; j++) {
+            uint32_t r[4];
+            ldmatrix_x4_trans(r, addr + j * 32);
+            mma_16816<false>(o[2 * j], p[0], p[1], p[2], p[3], r[0], r[1]);
+            mma_16816<false>(o[2 * j + 1], p[0], p[1], p[2], p[3], r[2], r[3]);
+        }
+    }
+}
+
+/** The head dimension that o[tile][c] of this lane holds (c and c + 2 differ in the row only). */
+template <bool FP8> DEVICE int output_dim(int tile, int c)
+{
+    int n = 2 * (threadIdx.x % 4) + c % 2;
+    return FP8 ? tile / 2 * 16 + 2 * n + tile % 2 : tile * 8 + n;
+}

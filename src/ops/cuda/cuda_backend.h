@@ -1,0 +1,72 @@
+// What the files of the CUDA backend share: the state behind struct device, and the launchers of
+// the kernels that take any shape.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "base/status.h"
+#include "ops/cuda/kernels.h"
+#include "ops/ops.h"
+
+struct cublaslt;
+struct cuda_plans;
+
+enum { MAX_DECODE_PLANS = 8 }; // attention windows of one model
+
+/** Behind dev->backend. */
+struct cuda_backend {
+    cudaStream_t stream; // of everything that a step does
+    cudaError_t failure; // the first one since the last synchronize()
+    struct cublaslt *cublaslt;
+    struct cuda_plans *plans; // of decoding attention
+    struct cudaDeviceProp properties;
+};
+
+static inline struct cuda_backend *cuda_backend_of(const struct device *dev)
+{
+    return dev->backend;
+}
+
+/** What the launchers in kernels.h are given. */
+static inline struct cuda_launch cuda_launch_of(const struct cuda_backend *cuda)
+{
+    return (struct cuda_launch){cuda->stream, cuda->properties.multiProcessorCount};
+}
+
+/** Keeps the first failure for synchronize(). */
+static inline void cuda_note(struct cuda_backend *cuda, cudaError_t error)
+{
+    if (error != cudaSuccess && cuda->failure == cudaSuccess)
+        cuda->failure = error;
+}
+
+/** Fills the table. */
+void cuda_ops_fill(struct ops *ops);
+
+// ---- cuBLASLt ------------------------------------------------------------------------------
+
+/** Loads the library and takes a workspace on the device. Errors: UNSUPPORTED (no library of a
+ *  version that will do), OUT_OF_MEMORY. */
+NODISCARD enum status cublaslt_open(struct cublaslt **out, struct error *err);
+void cublaslt_close(struct cublaslt *lt);
+
+/** out [rows, n] bf16 or f32 with any row stride = x [rows, k] bf16 * weight [n, k]^T + bias [n]
+ *  bf16 (or NULL). */
+void cublaslt_matmul(struct cuda_backend *cuda, struct tensor out, struct tensor x,
+                     const void *weight, const void *bias);
+
+// ---- Attention (cuda_attention.c)
+// ----------------------------------------------------------------
+
+struct cuda_plans *cuda_plans_create(void);
+void cuda_plans_destroy(struct cuda_plans *plans);
+
+/** Memory that the plans were made from may have changed. */
+void cuda_plans_forget(struct cuda_plans *plans);
+
+void cuda_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cache *cache,
+                      const struct qkv_params *params, const int32_t *positions,
+                      const int64_t *slot_mapping);
+void cuda_attention(struct device *dev, struct tensor out, struct tensor q,
+                    const struct kv_cache *cache, const struct attention_batch *batch,
+                    const struct attention_params *params);

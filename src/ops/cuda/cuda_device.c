@@ -1,0 +1,240 @@
+// A GPU as a device: what it must be, its memory, copies, recordings, and where its errors surface.
+//
+// One stream carries all work, so operations and copies run in the order of their calls. The
+// runtime is linked in and finds the driver by itself when it is first used; a machine without one
+// is told from its answer.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "ops/cuda/cuda_backend.h"
+
+enum { COMPUTE_MAJOR = 9, COMPUTE_MINOR = 0 }; // what the kernels are compiled for
+
+bool cuda_is_available(void)
+{
+    int count = 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+}
+
+static void cuda_close(struct device *dev)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    if (!cuda)
+        return;
+    cuda_plans_destroy(cuda->plans);
+    cublaslt_close(cuda->cublaslt);
+    if (cuda->stream)
+        cudaStreamDestroy(cuda->stream);
+    free(cuda);
+    dev->backend = NULL;
+}
+
+static void *cuda_alloc(struct device *dev, size_t size_bytes)
+{
+    (void)dev;
+    void *ptr = NULL;
+    if (cudaMalloc(&ptr, size_bytes ? size_bytes : 1) == cudaSuccess)
+        return ptr;
+    (void)cudaGetLastError(); // told by the NULL
+    return NULL;
+}
+
+static void cuda_free(struct device *dev, void *ptr)
+{
+    cuda_note(cuda_backend_of(dev), cudaFree(ptr));
+}
+
+static void cuda_copy_in(struct device *dev, void *dst, const void *host_src, size_t size_bytes)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    cuda_plans_forget(cuda->plans);
+    cuda_note(cuda,
+              cudaMemcpyAsync(dst, host_src, size_bytes, cudaMemcpyHostToDevice, cuda->stream));
+    cuda_note(cuda, cudaStreamSynchronize(cuda->stream));
+}
+
+static void cuda_copy_out(struct device *dev, void *host_dst, const void *src, size_t size_bytes)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    cuda_note(cuda,
+              cudaMemcpyAsync(host_dst, src, size_bytes, cudaMemcpyDeviceToHost, cuda->stream));
+    cuda_note(cuda, cudaStreamSynchronize(cuda->stream));
+}
+
+static void *cuda_alloc_staging(struct device *dev, size_t size_bytes)
+{
+    (void)dev;
+    void *ptr = NULL;
+    if (cudaHostAlloc(&ptr, size_bytes ? size_bytes : 1, cudaHostAllocDefault) == cudaSuccess)
+        return ptr;
+    (void)cudaGetLastError();
+    return NULL;
+}
+
+static void cuda_free_staging(struct device *dev, void *ptr)
+{
+    if (ptr)
+        cuda_note(cuda_backend_of(dev), cudaFreeHost(ptr));
+}
+
+static void cuda_upload(struct device *dev, void *dst, const void *staging, size_t row_bytes,
+                        size_t pitch_bytes, size_t num_rows)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    cuda_plans_forget(cuda->plans);
+    if (row_bytes == 0 || num_rows == 0)
+        return;
+    if (num_rows == 1)
+        cuda_note(cuda,
+                  cudaMemcpyAsync(dst, staging, row_bytes, cudaMemcpyHostToDevice, cuda->stream));
+    else
+        cuda_note(cuda, cudaMemcpy2DAsync(dst, pitch_bytes, staging, pitch_bytes, row_bytes,
+                                          num_rows, cudaMemcpyHostToDevice, cuda->stream));
+}
+
+static void cuda_download(struct device *dev, void *staging, const void *src, size_t size_bytes)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    if (size_bytes > 0)
+        cuda_note(cuda,
+                  cudaMemcpyAsync(staging, src, size_bytes, cudaMemcpyDeviceToHost, cuda->stream));
+}
+
+static enum status cuda_synchronize(struct device *dev, struct error *err)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    cuda_note(cuda, cudaStreamSynchronize(cuda->stream));
+    cuda_note(cuda, cudaGetLastError()); // of launches, too
+    cudaError_t failure = cuda->failure;
+    cuda->failure = cudaSuccess;
+    if (failure == cudaSuccess)
+        return STATUS_OK;
+    return error_set(err, STATUS_INTERNAL, "the GPU failed: %s (%s)", cudaGetErrorString(failure),
+                     cudaGetErrorName(failure));
+}
+
+static void cuda_memory_info(struct device *dev, int64_t *total_bytes, int64_t *free_bytes)
+{
+    size_t free_now = 0, total = 0;
+    cuda_note(cuda_backend_of(dev), cudaMemGetInfo(&free_now, &total));
+    *total_bytes = (int64_t)total;
+    *free_bytes = (int64_t)free_now;
+}
+
+static void cuda_record_begin(struct device *dev)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    cuda_plans_forget(cuda->plans); // a replay makes its own
+    cuda_note(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
+}
+
+static void *cuda_record_end(struct device *dev)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    cuda_plans_forget(cuda->plans);
+    cudaError_t error = cudaStreamEndCapture(cuda->stream, &graph);
+    if (error == cudaSuccess)
+        error = cudaGraphInstantiate(&exec, graph, 0);
+    if (error == cudaSuccess)
+        error = cudaGraphUpload(exec, cuda->stream);
+    if (graph)
+        cudaGraphDestroy(graph);
+    cuda_note(cuda, error);
+    return exec;
+}
+
+static void cuda_replay(struct device *dev, void *recording)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    cuda_plans_forget(cuda->plans);
+    cuda_note(cuda, cudaGraphLaunch(recording, cuda->stream));
+}
+
+static void cuda_free_recording(struct device *dev, void *recording)
+{
+    cuda_note(cuda_backend_of(dev), cudaGraphExecDestroy(recording));
+}
+
+/** Says what the runtime's refusal means to somebody who can change it. */
+static enum status refuse(cudaError_t error, struct error *err)
+{
+    switch (error) {
+    case cudaErrorInsufficientDriver:
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "no NVIDIA driver that can run CUDA %d.%d programs was found: install "
+                         "driver 580 or newer, or use VLLM_TARGET_DEVICE=cpu",
+                         CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    case cudaErrorNoDevice:
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "no NVIDIA GPU is visible (CUDA_VISIBLE_DEVICES is \"%s\"): use "
+                         "VLLM_TARGET_DEVICE=cpu",
+                         getenv("CUDA_VISIBLE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : "");
+    case cudaErrorMemoryAllocation:
+        return error_set(err, STATUS_OUT_OF_MEMORY, "the GPU has no memory left for a context");
+    default:
+        return error_set(err, STATUS_UNSUPPORTED, "CUDA cannot start: %s (%s)",
+                         cudaGetErrorString(error), cudaGetErrorName(error));
+    }
+}
+
+static enum status open_backend(struct cuda_backend *cuda, struct error *err)
+{
+    int count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaSuccess && count == 0)
+        error = cudaErrorNoDevice;
+    if (error == cudaSuccess)
+        error = cudaGetDeviceProperties(&cuda->properties, 0);
+    if (error != cudaSuccess)
+        return refuse(error, err);
+    if (cuda->properties.major != COMPUTE_MAJOR || cuda->properties.minor != COMPUTE_MINOR)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "%s has compute capability %d.%d: this build's kernels are for %d.%d "
+                         "(H100, H200); use VLLM_TARGET_DEVICE=cpu",
+                         cuda->properties.name, cuda->properties.major, cuda->properties.minor,
+                         COMPUTE_MAJOR, COMPUTE_MINOR);
+    error = cudaSetDevice(0);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
+    if (error != cudaSuccess)
+        return refuse(error, err);
+    return cublaslt_open(&cuda->cublaslt, err);
+}
+
+enum status cuda_device_init(struct device *dev, int32_t num_threads, struct error *err)
+{
+    struct cuda_backend *cuda = xcalloc(1, sizeof(*cuda));
+    cuda->plans = cuda_plans_create();
+    *dev = (struct device){.kind = DEVICE_CUDA,
+                           .activation_dtype = DTYPE_BF16,
+                           .num_threads = num_threads > 0 ? num_threads : 1,
+                           .max_sampled_vocab = CUDA_MAX_SAMPLED_VOCAB,
+                           .backend = cuda};
+    dev->ops = (struct ops){
+        .name = "cuda/sm90",
+        .close = cuda_close,
+        .alloc = cuda_alloc,
+        .free = cuda_free,
+        .copy_in = cuda_copy_in,
+        .copy_out = cuda_copy_out,
+        .alloc_staging = cuda_alloc_staging,
+        .free_staging = cuda_free_staging,
+        .upload = cuda_upload,
+        .download = cuda_download,
+        .synchronize = cuda_synchronize,
+        .memory_info = cuda_memory_info,
+        .record_begin = cuda_record_begin,
+        .record_end = cuda_record_end,
+        .replay = cuda_replay,
+        .free_recording = cuda_free_recording,
+    };
+    cuda_ops_fill(&dev->ops);
+    enum status status = open_backend(cuda, err);
+    if (status != STATUS_OK)
+        device_deinit(dev);
+    return status;
+}

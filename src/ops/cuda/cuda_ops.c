@@ -1,0 +1,195 @@
+// The operations table of a GPU: which kernel or library call does what.
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "base/memory.h"
+#include "ops/cuda/cuda_backend.h"
+#include "ops/cuda/plain.h"
+
+// ---- Weights: bf16 as they are, the bias behind them in bf16
+// -------------------------------------
+
+enum { BIAS_ALIGNMENT = 256 };
+
+static size_t matrix_bytes(const struct weight *w)
+{
+    size_t bytes = (size_t)w->out_features * (size_t)w->in_features * sizeof(uint16_t);
+    return (bytes + BIAS_ALIGNMENT - 1) & ~(size_t)(BIAS_ALIGNMENT - 1);
+}
+
+static size_t cuda_prepared_weight_bytes(const struct device *dev, const struct weight *w)
+{
+    (void)dev;
+    return matrix_bytes(w); // the store counts the bias, as float32
+}
+
+static size_t f32_bias_bytes(const struct weight *w)
+{
+    size_t bytes = (size_t)w->out_features * sizeof(float);
+    return (bytes + BIAS_ALIGNMENT - 1) & ~(size_t)(BIAS_ALIGNMENT - 1);
+}
+
+static void copy_bias(struct device *dev, void *dst, const float *bias, int64_t n)
+{
+    uint16_t *rounded = xmalloc((size_t)n * sizeof(*rounded));
+    for (int64_t i = 0; i < n; i++)
+        rounded[i] = f32_to_bf16(bias[i]);
+    dev->ops.copy_in(dev, dst, rounded, (size_t)n * sizeof(*rounded));
+    free(rounded);
+}
+
+static enum status cuda_prepare_weight(struct device *dev, struct weight *w, struct error *err)
+{
+    if (w->form != WEIGHT_BF16)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "the GPU multiplies bfloat16 weights, not those of form %d", (int)w->form);
+    size_t bias_bytes = f32_bias_bytes(w) + (size_t)w->out_features * sizeof(uint16_t);
+    size_t size_bytes = matrix_bytes(w) + (w->bias ? bias_bytes : 0);
+    char *memory = dev->ops.alloc(dev, size_bytes);
+    if (!memory)
+        return error_set(err, STATUS_OUT_OF_MEMORY,
+                         "%zu bytes of GPU memory for a weight were refused", size_bytes);
+    dev->ops.copy_in(dev, memory, w->data,
+                     (size_t)w->out_features * (size_t)w->in_features * sizeof(uint16_t));
+    if (w->bias) {
+        dev->ops.copy_in(dev, memory + matrix_bytes(w), w->bias,
+                         (size_t)w->out_features * sizeof(float));
+        copy_bias(dev, memory + matrix_bytes(w) + f32_bias_bytes(w), w->bias, w->out_features);
+        w->bias = memory + matrix_bytes(w);
+    }
+    w->data = memory;
+    w->is_packed = true;
+    return STATUS_OK;
+}
+
+// ---- Operations ----------------------------------------------------------------------------
+
+/** Rows of what the kernels load at a time. */
+static bool is_vectors(int64_t n)
+{
+    return n % 8 == 0;
+}
+
+static void gather_rows(struct device *dev, struct tensor out, struct tensor from,
+                        const int32_t *ids)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    const struct cuda_launch launch = cuda_launch_of(cuda);
+    int64_t n = out.shape[1];
+    if (is_vectors(n))
+        cuda_gather_rows(&launch, out.data, from.data, ids, 1.0f, (int32_t)out.shape[0],
+                         (int32_t)from.shape[0], (int32_t)n);
+    else
+        plain_gather_rows(cuda->stream, out.data, from.data, ids, out.shape[0], from.shape[0], n);
+}
+
+static void table_embedding(struct device *dev, struct tensor out, struct tensor table,
+                            const int32_t *ids)
+{
+    assert(table.dtype == DTYPE_BF16);
+    gather_rows(dev, out, table, ids);
+}
+
+/** residual (or NULL) += x, then out = rms_norm(the sum). */
+static void norm(struct device *dev, struct tensor out, struct tensor x, void *residual,
+                 const void *weight, float eps)
+{
+    enum { MAX_WIDTH = 32768 };
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    const struct cuda_launch launch = cuda_launch_of(cuda);
+    int32_t rows = (int32_t)x.shape[0], n = (int32_t)x.shape[1];
+    if (!is_vectors(n) || n > MAX_WIDTH)
+        plain_rms_norm(cuda->stream, out.data, x.data, residual, weight, eps, rows, n);
+    else if (residual)
+        cuda_add_rms_norm(&launch, out.data, x.data, residual, weight, eps, rows, n);
+    else
+        cuda_rms_norm(&launch, out.data, x.data, weight, eps, rows, n);
+}
+
+static void table_rms_norm(struct device *dev, struct tensor out, struct tensor x,
+                           const void *weight, float eps)
+{
+    norm(dev, out, x, NULL, weight, eps);
+}
+
+static void table_add_rms_norm(struct device *dev, struct tensor x, struct tensor residual,
+                               const void *weight, float eps)
+{
+    norm(dev, x, x, residual.data, weight, eps);
+}
+
+/** Up to so many rows our own kernel reads weights faster than cuBLASLt does. */
+enum { MAX_GEMV_ROWS = 4 };
+
+static void table_matmul(struct device *dev, struct tensor out, struct tensor x,
+                         const struct weight *w)
+{
+    assert(w->form == WEIGHT_BF16);
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    int32_t rows = (int32_t)x.shape[0], n = (int32_t)w->out_features, k = (int32_t)w->in_features;
+    if (rows > MAX_GEMV_ROWS || !tensor_is_dense(out) || !gemv_supports(rows, n, k, false)) {
+        const char *bias = w->bias;
+        cublaslt_matmul(cuda, out, x, w->data, bias ? bias + f32_bias_bytes(w) : NULL);
+        return;
+    }
+    const struct cuda_launch launch = cuda_launch_of(cuda);
+    const struct gemv_args args = {
+        .out = out.data,
+        .x = x.data,
+        .weight = w->data,
+        .bias = w->bias,
+        .x_stride = k,
+        .num_rows = rows,
+        .n = n,
+        .k = k,
+        .out_is_f32 = out.dtype == DTYPE_F32,
+    };
+    gemv(&launch, &args);
+}
+
+static void table_silu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    const struct cuda_launch launch = cuda_launch_of(cuda);
+    int32_t rows = (int32_t)out.shape[0], n = (int32_t)out.shape[1];
+    if (is_vectors(n))
+        cuda_act_and_mul(&launch, out.data, gate_up.data, CUDA_ACTIVATION_SILU, rows, n);
+    else
+        plain_silu_and_mul(cuda->stream, out.data, gate_up.data, rows, n);
+}
+
+// What lies in the step's arrays is what the kernel reads.
+static_assert(sizeof(struct sample_params) == sizeof(struct cuda_sampling_row) &&
+                  offsetof(struct sample_params, seed) ==
+                      offsetof(struct cuda_sampling_row, seed) &&
+                  offsetof(struct sample_params, num_logprobs) ==
+                      offsetof(struct cuda_sampling_row, num_logprobs) &&
+                  offsetof(struct sample_params, num_tokens) ==
+                      offsetof(struct cuda_sampling_row, num_tokens) &&
+                  offsetof(struct sample_params, counts) ==
+                      offsetof(struct cuda_sampling_row, counts),
+              "struct sample_params and struct cuda_sampling_row are one");
+
+static void table_sample(struct device *dev, int32_t *token_ids, struct tensor logits,
+                         const struct sample_params *params)
+{
+    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    cuda_sample(&launch, token_ids, logits.data, logits.row_stride,
+                (const struct cuda_sampling_row *)params, (int32_t)logits.shape[0],
+                (int32_t)logits.shape[1]);
+}
+
+void cuda_ops_fill(struct ops *ops)
+{
+    ops->prepared_weight_bytes = cuda_prepared_weight_bytes;
+    ops->prepare_weight = cuda_prepare_weight;
+    ops->embedding = table_embedding;
+    ops->rms_norm = table_rms_norm;
+    ops->add_rms_norm = table_add_rms_norm;
+    ops->matmul = table_matmul;
+    ops->prepare_qkv = cuda_prepare_qkv;
+    ops->attention = cuda_attention;
+    ops->silu_and_mul = table_silu_and_mul;
+    ops->gather_rows = gather_rows;
+    ops->sample = table_sample;
+}

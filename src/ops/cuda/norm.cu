@@ -1,0 +1,101 @@
+// RMSNorm, alone and with the residual added first. A CTA per row keeps it in registers, eight
+// elements per thread and turn, so memory is touched once each way. The shape of the sum depends on
+// the row's length alone.
+#include "ops/cuda/common.cuh"
+
+enum { MAX_TURNS = 4, MAX_THREADS = 1024 };
+
+struct norm_args {
+    __nv_bfloat16 *out;
+    const __nv_bfloat16 *x;  // NULL with a residual: nothing is added
+    __nv_bfloat16 *residual; // NULL: x alone
+    const __nv_bfloat16 *weight;
+    float eps;
+    int32_t n;
+};
+
+template <int TURNS>
+static __global__
+__launch_bounds__(MAX_THREADS) void norm_kernel(const __grid_constant__ struct norm_args a)
+{
+    __shared__ float partial[32];
+    size_t row = (size_t)blockIdx.x * a.n;
+    float v[TURNS][8], squares = 0;
+    dependents_launch();
+    dependency_wait();
+#pragma unroll
+    for (int t = 0; t < TURNS; t++) {
+        int at = ((int)threadIdx.x + t * (int)blockDim.x) * 8;
+        if (at >= a.n)
+            break;
+        if (a.residual) {
+            unpack_bf16x8(*(const uint4 *)(a.residual + row + at), v[t]);
+            if (a.x) {
+                float add[8];
+                unpack_bf16x8(*(const uint4 *)(a.x + row + at), add);
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    v[t][i] += add[i];
+                // The sum goes on as it is stored, so that both readers see the same numbers.
+                uint4 stored = pack_bf16x8(v[t]);
+                *(uint4 *)(a.residual + row + at) = stored;
+                unpack_bf16x8(stored, v[t]);
+            }
+        } else {
+            unpack_bf16x8(*(const uint4 *)(a.x + row + at), v[t]);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            squares += v[t][i] * v[t][i];
+    }
+    float scale = rsqrtf(block_sum(squares, partial) / (float)a.n + a.eps);
+#pragma unroll
+    for (int t = 0; t < TURNS; t++) {
+        int at = ((int)threadIdx.x + t * (int)blockDim.x) * 8;
+        if (at >= a.n)
+            break;
+        float w[8];
+        unpack_bf16x8(__ldg((const uint4 *)(a.weight + at)), w);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            w[i] *= v[t][i] * scale;
+        *(uint4 *)(a.out + row + at) = pack_bf16x8(w);
+    }
+}
+
+static void launch_norm(const struct cuda_launch *launch, struct norm_args *args, int rows)
+{
+    if (rows == 0)
+        return;
+    int units = args->n / 8;
+    int turns = units <= 256 ? 1 : units <= 1024 ? 2 : MAX_TURNS; // two in flight hide latency
+    int threads = ((units + turns - 1) / turns + 31) / 32 * 32;
+    const void *kernel = turns == 1   ? (const void *)norm_kernel<1>
+                         : turns == 2 ? (const void *)norm_kernel<2>
+                                      : (const void *)norm_kernel<MAX_TURNS>;
+    launch_kernel(launch, kernel, dim3((unsigned)rows), threads, 0, args);
+}
+
+void cuda_add_rms_norm(const struct cuda_launch *launch, void *out, const void *x, void *residual,
+                       const void *weight, float eps, int32_t rows, int32_t n)
+{
+    struct norm_args args = {(__nv_bfloat16 *)out,
+                             (const __nv_bfloat16 *)x,
+                             (__nv_bfloat16 *)residual,
+                             (const __nv_bfloat16 *)weight,
+                             eps,
+                             n};
+    launch_norm(launch, &args, rows);
+}
+
+void cuda_rms_norm(const struct cuda_launch *launch, void *out, const void *x, const void *weight,
+                   float eps, int32_t rows, int32_t n)
+{
+    struct norm_args args = {(__nv_bfloat16 *)out,
+                             (const __nv_bfloat16 *)x,
+                             NULL,
+                             (const __nv_bfloat16 *)weight,
+                             eps,
+                             n};
+    launch_norm(launch, &args, rows);
+}

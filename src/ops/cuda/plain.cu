@@ -1,0 +1,263 @@
+// Kernels that take any shape: simple, and right. bfloat16 in and out, float32 inside.
+#include <cuda_bf16.h>
+#include <math.h>
+
+#include "ops/cuda/plain.h"
+
+using bf16 = __nv_bfloat16;
+
+static const int THREADS = 256;
+static const int WARP = 32;
+
+static __device__ __forceinline__ float warp_sum(float v)
+{
+    for (int i = WARP / 2; i > 0; i /= 2)
+        v += __shfl_xor_sync(0xffffffffu, v, i);
+    return v;
+}
+
+/** The sum over a block of THREADS, in a fixed order, for every thread. */
+static __device__ float block_sum(float v)
+{
+    __shared__ float sums[THREADS / WARP];
+    v = warp_sum(v);
+    if (threadIdx.x % WARP == 0)
+        sums[threadIdx.x / WARP] = v;
+    __syncthreads();
+    float total = 0;
+    for (int i = 0; i < THREADS / WARP; i++)
+        total += sums[i];
+    __syncthreads();
+    return total;
+}
+
+// ---- Rows ----------------------------------------------------------------------------------
+
+static __global__ void embedding_kernel(bf16 *out, const bf16 *table, const int32_t *ids,
+                                        int64_t vocab_size, int64_t n)
+{
+    int64_t id = ids[blockIdx.x];
+    bool is_known = id >= 0 && id < vocab_size;
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+        out[blockIdx.x * n + i] = is_known ? table[id * n + i] : __float2bfloat16(0.0f);
+}
+
+static __global__ void rms_norm_kernel(bf16 *out, const bf16 *x, bf16 *residual, const bf16 *weight,
+                                       float eps, int64_t n)
+{
+    int64_t start = blockIdx.x * n;
+    float sum = 0;
+    for (int64_t i = threadIdx.x; i < n; i += THREADS) {
+        bf16 value = x[start + i];
+        if (residual) {
+            value =
+                __float2bfloat16(__bfloat162float(residual[start + i]) + __bfloat162float(value));
+            residual[start + i] = value;
+        }
+        float v = __bfloat162float(value);
+        sum += v * v;
+    }
+    float scale = rsqrtf(block_sum(sum) / (float)n + eps);
+    const bf16 *from = residual ? residual : x;
+    for (int64_t i = threadIdx.x; i < n; i += THREADS)
+        out[start + i] = __float2bfloat16(__bfloat162float(from[start + i]) * scale *
+                                          __bfloat162float(weight[i]));
+}
+
+static __global__ void silu_and_mul_kernel(bf16 *out, const bf16 *gate_up, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.y * blockDim.x + threadIdx.x, row = blockIdx.x;
+    if (i >= n)
+        return;
+    float gate = __bfloat162float(gate_up[row * 2 * n + i]);
+    float up = __bfloat162float(gate_up[row * 2 * n + n + i]);
+    out[row * n + i] = __float2bfloat16(gate / (1.0f + expf(-gate)) * up);
+}
+
+/** The largest logit, of the lowest id on a tie; -1 when one is NaN or +infinity, or none finite.
+ */
+static __global__ void greedy_kernel(int32_t *token_ids, const float *logits, int64_t stride,
+                                     int32_t vocab_size)
+{
+    const float *row = logits + blockIdx.x * stride;
+    float best = -INFINITY;
+    int32_t best_id = -1;
+    bool is_broken = false;
+    for (int32_t id = threadIdx.x; id < vocab_size; id += blockDim.x) {
+        float v = row[id];
+        is_broken |= isnan(v) || v == INFINITY;
+        if (v > best) {
+            best = v;
+            best_id = id;
+        }
+    }
+    is_broken = __syncthreads_or(is_broken);
+    __shared__ float bests[1024];
+    __shared__ int32_t best_ids[1024];
+    bests[threadIdx.x] = best;
+    best_ids[threadIdx.x] = best_id;
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x >= half)
+            continue;
+        float other = bests[threadIdx.x + half];
+        int32_t other_id = best_ids[threadIdx.x + half], id = best_ids[threadIdx.x];
+        bool is_better = other_id >= 0 && (id < 0 || other > bests[threadIdx.x] ||
+                                           (other == bests[threadIdx.x] && other_id < id));
+        if (is_better) {
+            bests[threadIdx.x] = other;
+            best_ids[threadIdx.x] = other_id;
+        }
+    }
+    if (threadIdx.x == 0)
+        token_ids[blockIdx.x] = is_broken ? -1 : best_ids[0];
+}
+
+// ---- Queries, keys, values -----------------------------------------------------------------
+
+/** One warp for each head of each token; `head` of shared memory: [head_dim] f32. */
+static __global__ void prepare_qkv_kernel(struct plain_qkv s)
+{
+    extern __shared__ float head[];
+    int32_t token = blockIdx.x, index = blockIdx.y, lane = threadIdx.x;
+    bool is_query = index < s.num_heads;
+    bool is_value = index >= s.num_heads + s.num_kv_heads;
+    bf16 *x = (bf16 *)s.qkv + token * s.row_stride + (int64_t)index * s.head_dim;
+    float sum = 0;
+    for (int32_t i = lane; i < s.head_dim; i += WARP) {
+        head[i] = __bfloat162float(x[i]);
+        sum += head[i] * head[i];
+    }
+    const bf16 *norm = (const bf16 *)(is_query ? s.q_norm : s.k_norm);
+    if (!is_value && norm) {
+        float scale = rsqrtf(warp_sum(sum) / (float)s.head_dim + s.eps);
+        for (int32_t i = lane; i < s.head_dim; i += WARP)
+            head[i] = head[i] * scale * __bfloat162float(norm[i]);
+    }
+    __syncwarp();
+    int32_t half = s.rot_dim / 2;
+    const float *cosines = s.cos_sin + (int64_t)s.positions[token] * s.rot_dim;
+    for (int32_t i = lane; i < half && !is_value; i += WARP) {
+        float a = head[i], b = head[half + i];
+        head[i] = a * cosines[i] - b * cosines[half + i];
+        head[half + i] = b * cosines[i] + a * cosines[half + i];
+    }
+    __syncwarp();
+    bf16 *to = x;
+    if (!is_query) {
+        int64_t slot = s.slot_mapping[token];
+        if (slot < 0)
+            return;
+        int32_t kv_head = (index - s.num_heads) % s.num_kv_heads;
+        to = (bf16 *)(is_value ? s.v_cache : s.k_cache) +
+             ((slot / s.block_size * s.num_kv_heads + kv_head) * s.block_size +
+              slot % s.block_size) *
+                 s.head_dim;
+    }
+    for (int32_t i = lane; i < s.head_dim; i += WARP)
+        to[i] = __float2bfloat16(head[i]);
+}
+
+/** One block for each head of each token. Each warp takes every n-th key and keeps its own running
+ *  softmax; at the end they are joined. Shared memory: q, then each warp's sums, [head_dim] f32. */
+static __global__ void attention_kernel(struct plain_attention s)
+{
+    extern __shared__ float shared[];
+    const int num_warps = THREADS / WARP;
+    __shared__ float warp_max[num_warps], warp_total[num_warps];
+    int32_t token = blockIdx.x, head = blockIdx.y;
+    int32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    int32_t seq = s.token_seq[token], position = s.positions[token];
+    bf16 *out = (bf16 *)s.out + ((int64_t)token * s.num_heads + head) * s.head_dim;
+    if (s.seq_lens[seq] == 0) { // padding
+        for (int32_t i = threadIdx.x; i < s.head_dim; i += THREADS)
+            out[i] = __float2bfloat16(0.0f);
+        return;
+    }
+    float *q = shared, *sums = shared + (1 + warp) * s.head_dim;
+    for (int32_t i = threadIdx.x; i < s.head_dim; i += THREADS)
+        q[i] = __bfloat162float(
+                   ((const bf16 *)s.q)[token * s.q_stride + (int64_t)head * s.head_dim + i]) *
+               s.scale;
+    for (int32_t i = lane; i < s.head_dim; i += WARP)
+        sums[i] = 0;
+    __syncthreads();
+    const bf16 *keys = (const bf16 *)s.k_cache, *values = (const bf16 *)s.v_cache;
+    int32_t first = s.window > 0 ? max(0, position - s.window + 1) : 0;
+    int32_t kv_head = head / (s.num_heads / s.num_kv_heads);
+    float max_score = -INFINITY, total = 0;
+    for (int32_t key = first + warp; key <= position; key += num_warps) {
+        int64_t block = s.block_table[(int64_t)seq * s.max_blocks + key / s.block_size];
+        int64_t at =
+            ((block * s.num_kv_heads + kv_head) * s.block_size + key % s.block_size) * s.head_dim;
+        float dot = 0;
+        for (int32_t i = lane; i < s.head_dim; i += WARP)
+            dot += q[i] * __bfloat162float(keys[at + i]);
+        dot = warp_sum(dot);
+        float new_max = fmaxf(max_score, dot);
+        float keep = expf(max_score - new_max), p = expf(dot - new_max);
+        total = total * keep + p;
+        for (int32_t i = lane; i < s.head_dim; i += WARP)
+            sums[i] = sums[i] * keep + p * __bfloat162float(values[at + i]);
+        max_score = new_max;
+    }
+    if (lane == 0) {
+        warp_max[warp] = max_score;
+        warp_total[warp] = total;
+    }
+    __syncthreads();
+    float all_max = -INFINITY, all_total = 0;
+    for (int w = 0; w < num_warps; w++)
+        all_max = fmaxf(all_max, warp_max[w]);
+    for (int w = 0; w < num_warps; w++)
+        all_total += warp_total[w] * expf(warp_max[w] - all_max);
+    for (int32_t i = threadIdx.x; i < s.head_dim; i += THREADS) {
+        float value = 0;
+        for (int w = 0; w < num_warps; w++)
+            value += shared[(1 + w) * s.head_dim + i] * expf(warp_max[w] - all_max);
+        out[i] = __float2bfloat16(value / all_total);
+    }
+}
+
+// ---- Launchers -----------------------------------------------------------------------------
+
+void plain_gather_rows(cudaStream_t stream, void *out, const void *table, const int32_t *ids,
+                       int64_t num_ids, int64_t num_rows, int64_t n)
+{
+    embedding_kernel<<<(unsigned)num_ids, THREADS, 0, stream>>>((bf16 *)out, (const bf16 *)table,
+                                                                ids, num_rows, n);
+}
+
+void plain_rms_norm(cudaStream_t stream, void *out, const void *x, void *residual,
+                    const void *weight, float eps, int64_t rows, int64_t n)
+{
+    rms_norm_kernel<<<(unsigned)rows, THREADS, 0, stream>>>(
+        (bf16 *)out, (const bf16 *)x, (bf16 *)residual, (const bf16 *)weight, eps, n);
+}
+
+void plain_prepare_qkv(cudaStream_t stream, const struct plain_qkv *args)
+{
+    dim3 grid((unsigned)args->num_tokens, (unsigned)(args->num_heads + 2 * args->num_kv_heads));
+    prepare_qkv_kernel<<<grid, WARP, (size_t)args->head_dim * sizeof(float), stream>>>(*args);
+}
+
+void plain_attention(cudaStream_t stream, const struct plain_attention *args)
+{
+    dim3 grid((unsigned)args->num_tokens, (unsigned)args->num_heads);
+    size_t shared = (size_t)(1 + THREADS / WARP) * (size_t)args->head_dim * sizeof(float);
+    attention_kernel<<<grid, THREADS, shared, stream>>>(*args);
+}
+
+void plain_silu_and_mul(cudaStream_t stream, void *out, const void *gate_up, int64_t rows,
+                        int64_t n)
+{
+    dim3 grid((unsigned)rows, (unsigned)((n + THREADS - 1) / THREADS));
+    silu_and_mul_kernel<<<grid, THREADS, 0, stream>>>((bf16 *)out, (const bf16 *)gate_up, n);
+}
+
+void plain_greedy(cudaStream_t stream, int32_t *token_ids, const float *logits, int64_t stride,
+                  int64_t rows, int64_t vocab_size)
+{
+    greedy_kernel<<<(unsigned)rows, 1024, 0, stream>>>(token_ids, logits, stride,
+                                                       (int32_t)vocab_size);
+}

@@ -1,0 +1,55 @@
+// Launchers of the kernels that take any shape (plain.cu): what the faster ones leave over.
+// bfloat16 in and out, float32 inside; every pointer is device memory, rows lie side by side unless
+// a stride says otherwise.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** out[i] = table[ids[i]], rows of n; an id outside [0, num_rows) gives zeros. */
+void plain_gather_rows(cudaStream_t stream, void *out, const void *table, const int32_t *ids,
+                       int64_t num_ids, int64_t num_rows, int64_t n);
+
+/** residual (or NULL) += x, then out = rms_norm(the sum) * weight; out may be x. */
+void plain_rms_norm(cudaStream_t stream, void *out, const void *x, void *residual,
+                    const void *weight, float eps, int64_t rows, int64_t n);
+
+/** prepare_qkv() of the operations table. */
+struct plain_qkv {
+    void *qkv, *k_cache, *v_cache;
+    int64_t row_stride;
+    int32_t num_tokens, num_heads, num_kv_heads, head_dim, rot_dim, block_size;
+    const void *q_norm, *k_norm;
+    float eps;
+    const float *cos_sin;
+    const int32_t *positions;
+    const int64_t *slot_mapping;
+};
+void plain_prepare_qkv(cudaStream_t stream, const struct plain_qkv *args);
+
+/** attention() of the operations table; a sequence of length 0 is padding and gives zeros. */
+struct plain_attention {
+    void *out;
+    const void *q, *k_cache, *v_cache;
+    int64_t q_stride;
+    int32_t num_tokens, num_heads, num_kv_heads, head_dim, block_size, max_blocks, window;
+    float scale;
+    const int32_t *block_table, *seq_lens, *token_seq, *positions;
+};
+void plain_attention(cudaStream_t stream, const struct plain_attention *args);
+
+/** out = silu(gate) * up; gate_up: [rows, 2n]. */
+void plain_silu_and_mul(cudaStream_t stream, void *out, const void *gate_up, int64_t rows,
+                        int64_t n);
+
+/** The largest of each row's logits, of the lowest id on a tie; -1 when one is NaN or +infinity. */
+void plain_greedy(cudaStream_t stream, int32_t *token_ids, const float *logits, int64_t stride,
+                  int64_t rows, int64_t vocab_size);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,32 @@
+// Which device an engine runs on, and what follows from that choice alone.
+#pragma once
+
+#include "base/status.h"
+#include "config/hf_config.h"
+#include "config/options.h"
+#include "model_loader/weights.h"
+#include "ops/ops.h"
+
+/** VLLM_TARGET_DEVICE, or with "auto" the GPU when this build and this machine have one. */
+enum device_kind worker_device_kind(const struct serve_options *options);
+
+/** Opens it with `num_threads` for the host's share of the work. Errors: INVALID (VLLM_CPU_ISA),
+ *  UNSUPPORTED (this machine lacks what was asked for). */
+NODISCARD enum status worker_device_open(struct device *dev, enum device_kind kind,
+                                         const struct serve_options *options, int32_t num_threads,
+                                         struct error *err);
+
+/** The dtype of activations on `kind`. */
+enum dtype worker_activation_dtype(enum device_kind kind);
+
+/** How a plan and a load open the weights of `model`: as they are on the CPU, in the activations'
+ *  dtype on a GPU. Errors: INVALID, UNSUPPORTED (--dtype). */
+NODISCARD enum status worker_weight_options(struct weight_store_options *out, enum device_kind kind,
+                                            const struct serve_options *options,
+                                            const struct model_config *model,
+                                            enum weights_mode mode, struct error *err);
+
+/** The dtype of the KV cache: the activations' for "auto". Errors: UNSUPPORTED (--kv-cache-dtype).
+ */
+NODISCARD enum status worker_kv_dtype(enum dtype *out, enum device_kind kind,
+                                      const struct serve_options *options, struct error *err);

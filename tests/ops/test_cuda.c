@@ -1,0 +1,592 @@
+// Every operation of the CUDA backend against the portable reference, over odd shapes. Inputs are
+// rounded to bfloat16 first, so that only the operation's own rounding is left: half a unit in the
+// last of 8 bits (2^-8 relative), and what float32 sums differ.
+#include "ops/ops.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/memory.h"
+
+static const float eps = 1e-6f;
+static const double ROUNDING = 1.0 / 256; // of one bfloat16 result
+
+/** The GPU, the reference, and what the two share. */
+struct bench {
+    struct device gpu, cpu;
+    uint64_t random;
+    struct arena arena;
+};
+
+static int start(void **state)
+{
+    static struct bench bench;
+    *state = NULL;
+    if (!cuda_is_available())
+        return 0;
+    struct error err = {0};
+    bench = (struct bench){.random = 7};
+    if (cuda_device_init(&bench.gpu, 2, &err) != STATUS_OK ||
+        cpu_device_init(&bench.cpu, CPU_ISA_SCALAR, 2, &err) != STATUS_OK) {
+        print_error("%s\n", err.message);
+        return -1;
+    }
+    *state = &bench;
+    return 0;
+}
+
+static int stop(void **state)
+{
+    struct bench *b = *state;
+    if (b) {
+        device_deinit(&b->gpu);
+        device_deinit(&b->cpu);
+        arena_deinit(&b->arena);
+    }
+    return 0;
+}
+
+/** The bench, or a skipped test that says why. */
+static struct bench *bench_of(void **state)
+{
+    if (!*state) {
+        print_message("no GPU, or no driver, on this machine\n");
+        skip();
+    }
+    return *state;
+}
+
+static double uniform(struct bench *b)
+{
+    b->random = b->random * 6364136223846793005u + 1442695040888963407u;
+    return (double)(b->random >> 40) / (1 << 24);
+}
+
+/** Roughly normal numbers that bfloat16 holds. */
+static float *randoms(struct bench *b, int64_t n)
+{
+    float *x = arena_array(&b->arena, float, n + 1);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = bf16_to_f32(f32_to_bf16((float)(uniform(b) + uniform(b) + uniform(b) - 1.5) * 2));
+    return x;
+}
+
+static float *floats(struct bench *b, int64_t n)
+{
+    float *x = arena_array(&b->arena, float, n + 1);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = NAN; // what an operation forgets to write shows
+    return x;
+}
+
+static void *to_gpu(struct bench *b, const void *data, size_t size_bytes)
+{
+    void *ptr = b->gpu.ops.alloc(&b->gpu, size_bytes);
+    assert_non_null(ptr);
+    b->gpu.ops.copy_in(&b->gpu, ptr, data, size_bytes);
+    return ptr;
+}
+
+static void *bf16_to_gpu(struct bench *b, const float *x, int64_t n)
+{
+    uint16_t *bits = arena_array(&b->arena, uint16_t, n + 1);
+    for (int64_t i = 0; i < n; i++)
+        bits[i] = f32_to_bf16(x[i]);
+    return to_gpu(b, bits, (size_t)n * sizeof(*bits));
+}
+
+static struct tensor matrix_to_gpu(struct bench *b, const float *x, int64_t rows, int64_t cols)
+{
+    return tensor_2d(bf16_to_gpu(b, x, rows * cols), DTYPE_BF16, rows, cols);
+}
+
+static float *from_gpu(struct bench *b, struct tensor t)
+{
+    int64_t n = t.shape[0] * t.row_stride;
+    float *x = arena_array(&b->arena, float, n + 1);
+    struct error err = {0};
+    if (b->gpu.ops.synchronize(&b->gpu, &err) != STATUS_OK)
+        fail_msg("%s", err.message);
+    if (t.dtype == DTYPE_F32) {
+        b->gpu.ops.copy_out(&b->gpu, x, t.data, (size_t)n * sizeof(float));
+        return x;
+    }
+    uint16_t *bits = arena_array(&b->arena, uint16_t, n + 1);
+    b->gpu.ops.copy_out(&b->gpu, bits, t.data, (size_t)n * sizeof(*bits));
+    for (int64_t i = 0; i < n; i++)
+        x[i] = bf16_to_f32(bits[i]);
+    return x;
+}
+
+static void release(struct bench *b, void *ptr)
+{
+    b->gpu.ops.free(&b->gpu, ptr);
+}
+
+/** |a - b| <= relative * |b| + absolute. */
+static void assert_close(const float *a, const float *b, int64_t n, double relative,
+                         double absolute, const char *what)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (!(fabs((double)a[i] - b[i]) <= relative * fabs((double)b[i]) + absolute))
+            fail_msg("%s: element %ld is %.9g, expected %.9g", what, (long)i, (double)a[i],
+                     (double)b[i]);
+    }
+}
+
+// ---- Memory --------------------------------------------------------------------------------
+
+static void copies_bring_back_what_they_took(void **state)
+{
+    struct bench *b = bench_of(state);
+    struct device *dev = &b->gpu;
+    struct error err = {0};
+    enum { ROWS = 5, ROW = 300, PITCH = 512 };
+    char *staging = dev->ops.alloc_staging(dev, ROWS * PITCH);
+    char *memory = dev->ops.alloc(dev, ROWS * PITCH);
+    assert_non_null(staging);
+    assert_int_equal((uintptr_t)memory % 256, 0);
+    memset(staging, 1, ROWS * PITCH);
+    dev->ops.copy_in(dev, memory, staging, ROWS * PITCH);
+    for (int i = 0; i < ROWS * PITCH; i++)
+        staging[i] = (char)(i * 7);
+    dev->ops.upload(dev, memory, staging, ROW, PITCH, ROWS);
+    assert_int_equal(dev->ops.synchronize(dev, &err), STATUS_OK);
+    memset(staging, 0, ROWS * PITCH);
+    dev->ops.download(dev, staging, memory, ROWS * PITCH);
+    assert_int_equal(dev->ops.synchronize(dev, &err), STATUS_OK);
+    for (int i = 0; i < ROWS * PITCH; i++)
+        assert_int_equal(staging[i], i % PITCH < ROW ? (char)(i * 7) : 1);
+    int64_t total = 0, free_now = 0;
+    dev->ops.memory_info(dev, &total, &free_now);
+    assert_true(free_now > 0 && free_now < total);
+    dev->ops.free(dev, memory);
+    dev->ops.free(dev, NULL);
+    dev->ops.free_staging(dev, staging);
+    assert_null(dev->ops.alloc(dev, (size_t)total * 2)); // and is no failure
+    assert_int_equal(dev->ops.synchronize(dev, &err), STATUS_OK);
+}
+
+// ---- Rows ----------------------------------------------------------------------------------
+
+static const int64_t row_sizes[] = {1, 7, 8, 33, 64, 100, 384, 1024, 4096, 5120, 12288};
+enum { NUM_ROWS = 5 };
+
+static void rows_are_gathered_exactly(void **state)
+{
+    struct bench *b = bench_of(state);
+    static const int32_t ids[NUM_ROWS] = {0, 10, 3, 3, 7};
+    int32_t *gpu_ids = to_gpu(b, ids, sizeof(ids));
+    for (size_t i = 0; i < ARRAY_LEN(row_sizes); i++) {
+        int64_t n = row_sizes[i];
+        const float *table = randoms(b, 11 * n);
+        struct tensor gpu_table = matrix_to_gpu(b, table, 11, n);
+        struct tensor out = matrix_to_gpu(b, floats(b, NUM_ROWS * n), NUM_ROWS, n);
+        struct tensor out2 = matrix_to_gpu(b, floats(b, NUM_ROWS * n), NUM_ROWS, n);
+        op_embedding(&b->gpu, out, gpu_table, gpu_ids);
+        op_gather_rows(&b->gpu, out2, gpu_table, gpu_ids);
+        const float *got = from_gpu(b, out), *got2 = from_gpu(b, out2);
+        for (int r = 0; r < NUM_ROWS; r++) {
+            assert_close(got + r * n, table + ids[r] * n, n, 0, 0, "embedding");
+            assert_close(got2 + r * n, table + ids[r] * n, n, 0, 0, "gather_rows");
+        }
+        release(b, gpu_table.data);
+        release(b, out.data);
+        release(b, out2.data);
+    }
+    release(b, gpu_ids);
+}
+
+static void norms_and_activations_are_right(void **state)
+{
+    struct bench *b = bench_of(state);
+    for (size_t i = 0; i < ARRAY_LEN(row_sizes); i++) {
+        int64_t n = row_sizes[i], size = NUM_ROWS * n;
+        float *x = randoms(b, size), *residual = randoms(b, size), *weight = randoms(b, n);
+        void *gpu_weight = bf16_to_gpu(b, weight, n);
+        struct tensor gpu_x = matrix_to_gpu(b, x, NUM_ROWS, n);
+        struct tensor gpu_residual = matrix_to_gpu(b, residual, NUM_ROWS, n);
+        struct tensor out = matrix_to_gpu(b, floats(b, size), NUM_ROWS, n);
+        float *expected = floats(b, size);
+        op_rms_norm(&b->gpu, out, gpu_x, gpu_weight, eps);
+        op_rms_norm(&b->cpu, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n),
+                    tensor_2d(x, DTYPE_F32, NUM_ROWS, n), weight, eps);
+        assert_close(from_gpu(b, out), expected, size, ROUNDING, 1e-5, "rms_norm");
+
+        // The sum is rounded before it is normalised.
+        op_add_rms_norm(&b->gpu, gpu_x, gpu_residual, gpu_weight, eps);
+        for (int64_t j = 0; j < size; j++)
+            residual[j] = bf16_to_f32(f32_to_bf16(residual[j] + x[j]));
+        assert_close(from_gpu(b, gpu_residual), residual, size, 0, 0, "residual");
+        op_rms_norm(&b->cpu, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n),
+                    tensor_2d(residual, DTYPE_F32, NUM_ROWS, n), weight, eps);
+        assert_close(from_gpu(b, gpu_x), expected, size, ROUNDING, 1e-5, "add_rms_norm");
+
+        float *gate_up = randoms(b, 2 * size);
+        for (int64_t j = 0; j < 2 * size; j++)
+            gate_up[j] *= j % 5 == 0 ? 32.0f : 1.0f; // far into both tails
+        struct tensor gpu_gate_up = matrix_to_gpu(b, gate_up, NUM_ROWS, 2 * n);
+        op_silu_and_mul(&b->gpu, out, gpu_gate_up);
+        op_silu_and_mul(&b->cpu, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n),
+                        tensor_2d(gate_up, DTYPE_F32, NUM_ROWS, 2 * n));
+        assert_close(from_gpu(b, out), expected, size, ROUNDING, 1e-5, "silu_and_mul");
+        release(b, gpu_weight);
+        release(b, gpu_x.data);
+        release(b, gpu_residual.data);
+        release(b, out.data);
+        release(b, gpu_gate_up.data);
+        arena_reset(&b->arena);
+    }
+}
+
+// ---- Matrix multiplication -----------------------------------------------------------------
+
+static void check_matmul(struct bench *b, int64_t rows, int64_t k, int64_t n, bool has_bias,
+                         enum dtype out_dtype, int64_t gap)
+{
+    float *x = randoms(b, rows * k), *data = randoms(b, n * k);
+    uint16_t *bits = arena_array(&b->arena, uint16_t, n * k);
+    for (int64_t i = 0; i < n * k; i++)
+        bits[i] = f32_to_bf16(data[i]);
+    struct weight w = {.form = WEIGHT_BF16, .out_features = n, .in_features = k, .data = bits};
+    w.bias = has_bias ? randoms(b, n) : NULL;
+    float *expected = floats(b, rows * n);
+    op_matmul(&b->cpu, tensor_2d(expected, DTYPE_F32, rows, n), tensor_2d(x, DTYPE_F32, rows, k),
+              &w);
+
+    struct error err = {0};
+    assert_true(b->gpu.ops.prepared_weight_bytes(&b->gpu, &w) >= (size_t)(n * k) * 2);
+    assert_int_equal(b->gpu.ops.prepare_weight(&b->gpu, &w, &err), STATUS_OK);
+    assert_true(w.is_packed);
+    struct tensor gpu_x = matrix_to_gpu(b, x, rows, k);
+    float *poison = floats(b, rows * (n + gap));
+    struct tensor out = tensor_2d(NULL, out_dtype, rows, n + gap);
+    out.data = out_dtype == DTYPE_F32
+                   ? to_gpu(b, poison, (size_t)(rows * (n + gap)) * sizeof(float))
+                   : bf16_to_gpu(b, poison, rows * (n + gap));
+    op_matmul(&b->gpu, tensor_columns(out, gap, n), gpu_x, &w);
+    const float *got = from_gpu(b, out);
+    // With a bias cuBLASLt rounds twice: the product, of size up to a few times sqrt(k), then the
+    // sum.
+    double rounding = out_dtype == DTYPE_F32 ? 1e-5 : ROUNDING;
+    double absolute = sqrt((double)k) * (has_bias ? 2 * ROUNDING : 2e-5);
+    for (int64_t r = 0; r < rows; r++) {
+        assert_close(got + r * (n + gap) + gap, expected + r * n, n, rounding, absolute, "matmul");
+        for (int64_t i = 0; i < gap; i++)
+            assert_true(isnan(got[r * (n + gap) + i]));
+    }
+    release(b, (void *)(uintptr_t)w.data);
+    release(b, gpu_x.data);
+    release(b, out.data);
+    arena_reset(&b->arena);
+}
+
+static void products_are_right_whatever_the_shape(void **state)
+{
+    struct bench *b = bench_of(state);
+    static const int64_t rows[] = {1, 2, 3, 5, 8, 16, 17, 33, 64, 130, 300};
+    static const struct {
+        int64_t k, n;
+    } shapes[] = {{64, 128}, {384, 1152}, {1024, 512}, {128, 24}, {200, 264}, {33, 10}, {7, 3}};
+    for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+        for (size_t j = 0; j < ARRAY_LEN(rows); j++) {
+            check_matmul(b, rows[j], shapes[i].k, shapes[i].n, j % 2, DTYPE_BF16, 0);
+            check_matmul(b, rows[j], shapes[i].k, shapes[i].n, false, DTYPE_F32, 0);
+        }
+        check_matmul(b, 9, shapes[i].k, shapes[i].n, true, DTYPE_BF16, 8);
+    }
+}
+
+// ---- Cache and attention -------------------------------------------------------------------
+
+struct attention_case {
+    int32_t num_heads, num_kv_heads, head_dim, rot_dim;
+    int32_t window, block_size;
+    bool has_norm;
+};
+
+enum { NUM_SEQS = 5, MAX_LEN = 700 };
+static const int32_t seq_lens[NUM_SEQS] = {37, 1, 150, 64, 651};
+
+/** Both devices' caches and the arrays of one step. */
+struct attention_run {
+    const struct attention_case *shape;
+    struct kv_cache gpu, cpu;
+    int32_t max_blocks;
+    float *cos_sin, *q_norm, *k_norm;
+    void *gpu_cos_sin, *gpu_q_norm, *gpu_k_norm;
+};
+
+static void start_run(struct bench *b, struct attention_run *run, const struct attention_case *c)
+{
+    *run = (struct attention_run){.shape = c};
+    run->max_blocks = (int32_t)ceil_div(MAX_LEN, c->block_size) + 1;
+    run->cpu = (struct kv_cache){.dtype = DTYPE_BF16,
+                                 .num_blocks = NUM_SEQS * run->max_blocks,
+                                 .block_size = c->block_size,
+                                 .num_kv_heads = c->num_kv_heads,
+                                 .head_dim = c->head_dim};
+    size_t bytes = (size_t)run->cpu.num_blocks * (size_t)c->block_size * (size_t)c->num_kv_heads *
+                   (size_t)c->head_dim * 2;
+    run->cpu.k = arena_alloc(&b->arena, bytes);
+    run->cpu.v = arena_alloc(&b->arena, bytes);
+    memset(run->cpu.k, 0xFF, bytes); // NaN: a key that must not be read shows
+    memset(run->cpu.v, 0xFF, bytes);
+    run->gpu = run->cpu;
+    run->gpu.k = to_gpu(b, run->cpu.k, bytes);
+    run->gpu.v = to_gpu(b, run->cpu.v, bytes);
+    run->cos_sin = randoms(b, (int64_t)MAX_LEN * c->rot_dim);
+    run->gpu_cos_sin =
+        to_gpu(b, run->cos_sin, (size_t)MAX_LEN * (size_t)c->rot_dim * sizeof(float) + 4);
+    if (c->has_norm) {
+        run->q_norm = randoms(b, c->head_dim);
+        run->k_norm = randoms(b, c->head_dim);
+        run->gpu_q_norm = bf16_to_gpu(b, run->q_norm, c->head_dim);
+        run->gpu_k_norm = bf16_to_gpu(b, run->k_norm, c->head_dim);
+    }
+}
+
+static void stop_run(struct bench *b, struct attention_run *run)
+{
+    release(b, run->gpu.k);
+    release(b, run->gpu.v);
+    release(b, run->gpu_cos_sin);
+    release(b, run->gpu_q_norm);
+    release(b, run->gpu_k_norm);
+    arena_reset(&b->arena);
+}
+
+/** One step: the tokens [from[s], to[s]) of each sequence, and `num_padding` sequences of none. */
+static void check_step(struct bench *b, struct attention_run *run, const int32_t *from,
+                       const int32_t *to, int32_t num_padding)
+{
+    const struct attention_case *c = run->shape;
+    enum { MAX_ROWS = NUM_SEQS * MAX_LEN };
+    int32_t *positions = arena_array(&b->arena, int32_t, MAX_ROWS);
+    int32_t *token_seq = arena_array(&b->arena, int32_t, MAX_ROWS);
+    int64_t *slots = arena_array(&b->arena, int64_t, MAX_ROWS);
+    int32_t query_start[NUM_SEQS + 4] = {0}, lens[NUM_SEQS + 4] = {0};
+    int32_t *table =
+        arena_calloc(&b->arena, (size_t)(NUM_SEQS + 4) * (size_t)run->max_blocks, sizeof(int32_t));
+    struct attention_batch batch = {.max_blocks = run->max_blocks};
+    int32_t num_real = 0;
+    for (int32_t s = 0; s < NUM_SEQS; s++) {
+        if (from[s] >= to[s])
+            continue;
+        int32_t i = batch.num_seqs++;
+        for (int32_t c2 = 0; c2 < run->max_blocks; c2++)
+            table[i * run->max_blocks + c2] = (c2 * NUM_SEQS + s);
+        for (int32_t p = from[s]; p < to[s]; p++) {
+            int32_t row = batch.num_tokens++;
+            positions[row] = p;
+            token_seq[row] = i;
+            slots[row] = (int64_t)table[i * run->max_blocks + p / c->block_size] * c->block_size +
+                         p % c->block_size;
+        }
+        lens[i] = to[s];
+        query_start[i + 1] = batch.num_tokens;
+        batch.max_seq_len = max_i32(batch.max_seq_len, to[s]);
+        batch.max_query_len = max_i32(batch.max_query_len, to[s] - from[s]);
+    }
+    num_real = batch.num_tokens;
+    for (int32_t i = 0; i < num_padding; i++) {
+        int32_t row = batch.num_tokens++, seq = batch.num_seqs++;
+        positions[row] = 0;
+        token_seq[row] = seq;
+        slots[row] = -1;
+        query_start[seq + 1] = batch.num_tokens;
+    }
+    int64_t rows = batch.num_tokens;
+    int64_t q_cols = (int64_t)c->num_heads * c->head_dim;
+    int64_t cols = q_cols + 2 * (int64_t)c->num_kv_heads * c->head_dim;
+    float *qkv = randoms(b, rows * cols);
+    struct tensor gpu_qkv = matrix_to_gpu(b, qkv, rows, cols);
+    struct tensor cpu_qkv = tensor_2d(qkv, DTYPE_F32, num_real, cols);
+    struct tensor gpu_out = matrix_to_gpu(b, floats(b, rows * q_cols), rows, q_cols);
+    float *expected = floats(b, rows * q_cols);
+
+    struct qkv_params params = {.num_heads = c->num_heads,
+                                .q_norm = run->q_norm,
+                                .k_norm = run->k_norm,
+                                .eps = eps,
+                                .cos_sin = run->cos_sin,
+                                .rot_dim = c->rot_dim};
+    struct attention_params attention = {
+        .scale = 1.0f / sqrtf((float)c->head_dim), .window = c->window, .num_heads = c->num_heads};
+    op_prepare_qkv(&b->cpu, cpu_qkv, &run->cpu, &params, positions, slots);
+    for (int64_t i = 0; i < num_real * cols; i++)
+        qkv[i] = bf16_to_f32(f32_to_bf16(qkv[i])); // as the GPU keeps the queries
+    struct attention_batch cpu_batch = batch;
+    cpu_batch.num_tokens = num_real;
+    cpu_batch.num_seqs -= num_padding;
+    cpu_batch.query_start = query_start;
+    cpu_batch.seq_lens = lens;
+    cpu_batch.block_table = table;
+    cpu_batch.token_seq = token_seq;
+    cpu_batch.positions = positions;
+    op_attention(&b->cpu, tensor_2d(expected, DTYPE_F32, num_real, q_cols),
+                 tensor_columns(cpu_qkv, 0, q_cols), &run->cpu, &cpu_batch, &attention);
+
+    int32_t *gpu_positions = to_gpu(b, positions, (size_t)rows * 4);
+    int32_t *gpu_token_seq = to_gpu(b, token_seq, (size_t)rows * 4);
+    int64_t *gpu_slots = to_gpu(b, slots, (size_t)rows * 8);
+    int32_t *gpu_query_start = to_gpu(b, query_start, sizeof(query_start));
+    int32_t *gpu_lens = to_gpu(b, lens, sizeof(lens));
+    int32_t *gpu_table =
+        to_gpu(b, table, (size_t)(NUM_SEQS + 4) * (size_t)run->max_blocks * sizeof(int32_t));
+    batch.query_start = gpu_query_start;
+    batch.seq_lens = gpu_lens;
+    batch.block_table = gpu_table;
+    batch.token_seq = gpu_token_seq;
+    batch.positions = gpu_positions;
+    params.q_norm = run->gpu_q_norm;
+    params.k_norm = run->gpu_k_norm;
+    params.cos_sin = run->gpu_cos_sin;
+    op_prepare_qkv(&b->gpu, gpu_qkv, &run->gpu, &params, gpu_positions, gpu_slots);
+    op_attention(&b->gpu, gpu_out, tensor_columns(gpu_qkv, 0, q_cols), &run->gpu, &batch,
+                 &attention);
+    const float *got_qkv = from_gpu(b, gpu_qkv);
+    for (int64_t r = 0; r < num_real; r++) // twice the rounding: it may fall to either side
+        assert_close(got_qkv + r * cols, qkv + r * cols, q_cols, 2 * ROUNDING, 2e-3, "queries");
+    assert_close(from_gpu(b, gpu_out), expected, num_real * q_cols, 4 * ROUNDING, 2e-2,
+                 "attention");
+    release(b, gpu_qkv.data);
+    release(b, gpu_out.data);
+    release(b, gpu_positions);
+    release(b, gpu_token_seq);
+    release(b, gpu_slots);
+    release(b, gpu_query_start);
+    release(b, gpu_lens);
+    release(b, gpu_table);
+}
+
+static void attention_is_right_for_prompts_chunks_decoding_and_mixtures(void **state)
+{
+    struct bench *b = bench_of(state);
+    static const struct attention_case cases[] = {
+        {4, 2, 32, 32, 0, 16, true},    {32, 8, 128, 128, 0, 16, true},
+        {16, 8, 128, 128, 0, 16, true}, {6, 2, 64, 64, 0, 16, false},
+        {4, 1, 16, 16, 0, 16, true},    {8, 2, 64, 64, 32, 16, false},
+        {3, 3, 20, 10, 0, 8, false},    {28, 4, 128, 128, 45, 32, false},
+        {8, 1, 256, 256, 0, 16, true},  {12, 12, 96, 96, 0, 16, false},
+        {4, 2, 64, 32, 0, 16, true},    {40, 8, 128, 128, 100, 16, false},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct attention_run run;
+        print_message("heads %d/%d of %d, window %d, block %d\n", cases[i].num_heads,
+                      cases[i].num_kv_heads, cases[i].head_dim, cases[i].window,
+                      cases[i].block_size);
+        start_run(b, &run, &cases[i]);
+        int32_t from[NUM_SEQS] = {0}, to[NUM_SEQS];
+        for (int s = 0; s < NUM_SEQS; s++) // whole prompts, the long one in part
+            to[s] = min_i32(seq_lens[s], 320);
+        check_step(b, &run, from, to, 0);
+        for (int s = 0; s < NUM_SEQS; s++) // decoding beside a chunk
+            from[s] = to[s], to[s] = s == 4 ? seq_lens[s] : to[s] + 1;
+        check_step(b, &run, from, to, 0);
+        for (int turn = 0; turn < 3; turn++) { // decoding alone, some of it padding
+            for (int s = 0; s < NUM_SEQS; s++)
+                from[s] = to[s], to[s]++;
+            check_step(b, &run, from, to, turn);
+        }
+        for (int s = 0; s < NUM_SEQS; s++) // one sequence alone
+            from[s] = to[s], to[s] += s == 4;
+        check_step(b, &run, from, to, 0);
+        stop_run(b, &run);
+    }
+}
+
+// ---- Drawing and recording -----------------------------------------------------------------
+
+static void greedy_draws_take_the_first_of_the_largest(void **state)
+{
+    struct bench *b = bench_of(state);
+    enum { ROWS = 5, VOCAB = 5003 };
+    float *logits = randoms(b, ROWS * VOCAB);
+    logits[17] = logits[4000] = 50;
+    logits[VOCAB + VOCAB - 1] = 50;
+    logits[2 * VOCAB + 9] = NAN;
+    logits[3 * VOCAB + 9] = INFINITY;
+    for (int i = 0; i < VOCAB; i++)
+        logits[4 * VOCAB + i] = -INFINITY;
+    struct sample_params params[ROWS] = {0};
+    for (int i = 0; i < ROWS; i++)
+        params[i] = (struct sample_params){.top_p = 1, .repetition_penalty = 1, .num_logprobs = -1};
+    struct sample_params *gpu_params = to_gpu(b, params, sizeof(params));
+    struct tensor gpu_logits =
+        tensor_2d(to_gpu(b, logits, ROWS * VOCAB * sizeof(float)), DTYPE_F32, ROWS, VOCAB);
+    int32_t ids[ROWS] = {7, 7, 7, 7, 7};
+    int32_t *gpu_ids = to_gpu(b, ids, sizeof(ids));
+    op_sample(&b->gpu, gpu_ids, gpu_logits, gpu_params);
+    b->gpu.ops.copy_out(&b->gpu, ids, gpu_ids, sizeof(ids));
+    static const int32_t expected[ROWS] = {17, VOCAB - 1, -1, -1, -1};
+    for (int i = 0; i < ROWS; i++)
+        assert_int_equal(ids[i], expected[i]);
+    release(b, gpu_params);
+    release(b, gpu_logits.data);
+    release(b, gpu_ids);
+}
+
+static void a_recording_runs_over_what_memory_holds_then(void **state)
+{
+    struct bench *b = bench_of(state);
+    struct device *dev = &b->gpu;
+    enum { N = 64 };
+    float *first = randoms(b, N), *second = randoms(b, N), *weight = randoms(b, N);
+    void *gpu_weight = bf16_to_gpu(b, weight, N);
+    struct tensor x = matrix_to_gpu(b, first, 1, N), out = matrix_to_gpu(b, first, 1, N);
+    op_rms_norm(dev, out, x, gpu_weight, eps);
+    dev->ops.record_begin(dev);
+    op_rms_norm(dev, out, x, gpu_weight, eps);
+    void *recording = dev->ops.record_end(dev);
+    assert_non_null(recording);
+    void *other = bf16_to_gpu(b, second, N);
+    uint16_t bits[N];
+    dev->ops.copy_out(dev, bits, other, sizeof(bits));
+    dev->ops.copy_in(dev, x.data, bits, sizeof(bits));
+    dev->ops.replay(dev, recording);
+    float *expected = floats(b, N);
+    op_rms_norm(&b->cpu, tensor_2d(expected, DTYPE_F32, 1, N), tensor_2d(second, DTYPE_F32, 1, N),
+                weight, eps);
+    assert_close(from_gpu(b, out), expected, N, ROUNDING, 1e-5, "replayed rms_norm");
+    dev->ops.free_recording(dev, recording);
+    release(b, gpu_weight);
+    release(b, other);
+    release(b, x.data);
+    release(b, out.data);
+}
+
+static void a_device_that_is_not_there_is_refused_in_words(void **state)
+{
+    (void)state;
+    if (cuda_is_available()) {
+        print_message("this machine has a GPU\n");
+        skip();
+    }
+    struct device dev;
+    struct error err = {0};
+    assert_int_equal(cuda_device_init(&dev, 1, &err), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "VLLM_TARGET_DEVICE=cpu"));
+    device_deinit(&dev); // a device that never came to be
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_device_that_is_not_there_is_refused_in_words),
+        cmocka_unit_test(copies_bring_back_what_they_took),
+        cmocka_unit_test(rows_are_gathered_exactly),
+        cmocka_unit_test(norms_and_activations_are_right),
+        cmocka_unit_test(products_are_right_whatever_the_shape),
+        cmocka_unit_test(attention_is_right_for_prompts_chunks_decoding_and_mixtures),
+        cmocka_unit_test(greedy_draws_take_the_first_of_the_largest),
+        cmocka_unit_test(a_recording_runs_over_what_memory_holds_then),
+    };
+    return cmocka_run_group_tests(tests, start, stop);
+}
