@@ -120,7 +120,8 @@ static void bench_start(struct bench *bench, const char *dir, enum cpu_isa isa, 
                                                 .head_dim = bench->config.head_dim};
     bench->fwd.caches = bench->caches;
     bench->fwd.dev = &bench->dev;
-    size_t scratch = bench->model.class->scratch_bytes(&bench->model, DTYPE_F32, bench->fwd.num_tokens);
+    size_t scratch =
+        bench->model.class->scratch_bytes(&bench->model, DTYPE_F32, bench->fwd.num_tokens);
     bench->fwd.workspace = (struct workspace){xmalloc(scratch), scratch, 0};
     bench->hidden = allocate(bench, bench->config.hidden_size);
     bench->residual = allocate(bench, bench->config.hidden_size);
