@@ -4,7 +4,7 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import net from 'node:net';
 import { after, before, test } from 'node:test';
-import { Server, sleep, timeScale, until } from './server.mjs';
+import { Server, isSlow, sleep, timeScale, until } from './server.mjs';
 
 let server;
 before(async () => (server = await Server.start(['--served-model-name', 'demo', '--max-num-seqs', '8'])));
@@ -170,7 +170,8 @@ test('a body above the limit is answered with 413 and not kept in memory', async
     setTimeout(() => socket.destroy(), 20_000 * timeScale).unref();
   });
   assert.match(answer, /^HTTP\/1\.1 413/);
-  assert.ok(rss() - before < 200 * 1024, 'it was not gathered');
+  // Sanitizers keep what was freed for a while.
+  if (!isSlow) assert.ok(rss() - before < 200 * 1024, 'it was not gathered');
   await alive();
 });
 
