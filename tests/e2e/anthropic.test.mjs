@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import Anthropic from '@anthropic-ai/sdk';
-import { Server, until } from './server.mjs';
+import { Server, platformFetch, until } from './server.mjs';
 
 const KEY = 'alpha-1';
 let server, client;
@@ -11,7 +11,7 @@ let server, client;
 before(async () => {
   server = await Server.start(['--api-key', KEY, '--served-model-name', 'demo']);
   // The key travels as a bearer token: x-api-key is not read.
-  client = new Anthropic({ baseURL: server.url, authToken: KEY, apiKey: null, maxRetries: 0 });
+  client = new Anthropic({ baseURL: server.url, authToken: KEY, apiKey: null, maxRetries: 0, fetch: platformFetch });
 });
 after(async () => assert.equal(await server.stop(), 0));
 
@@ -200,7 +200,7 @@ for (const [what, type, message, change] of failures) {
 
 test('a wrong key is refused, and so is one in x-api-key', async () => {
   for (const keys of [{ authToken: 'alpha-', apiKey: null }, { authToken: null, apiKey: KEY }]) {
-    const other = new Anthropic({ baseURL: server.url, maxRetries: 0, ...keys });
+    const other = new Anthropic({ baseURL: server.url, maxRetries: 0, fetch: platformFetch, ...keys });
     const error = await failure(other.messages.create(ask));
     assert.ok(error instanceof Anthropic.AuthenticationError, String(error));
   }

@@ -2,15 +2,13 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import OpenAI from 'openai';
-import { Server, demo, until } from './server.mjs';
+import { Server, demo, platformFetch, until } from './server.mjs';
 
 const KEY = 'alpha-1';
 let server, client;
 
-// The platform's own fetch, as newer versions of the client use: node-fetch takes a listener that
-// Debian's Node.js 18 puts on idle sockets for a stream cut short, whatever the server.
 const connect = (apiKey) =>
-  new OpenAI({ baseURL: `${server.url}/v1`, apiKey, maxRetries: 0, fetch: globalThis.fetch });
+  new OpenAI({ baseURL: `${server.url}/v1`, apiKey, maxRetries: 0, fetch: platformFetch });
 
 before(async () => {
   server = await Server.start(['--api-key', KEY, 'beta-22', '--served-model-name', 'demo']);

@@ -3,12 +3,12 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import OpenAI from 'openai';
-import { Server, until } from './server.mjs';
+import { Server, platformFetch, until } from './server.mjs';
 
 let server, client;
 let bare, bareClient; // keeps no responses, has no docs
 
-const connect = (to) => new OpenAI({ baseURL: `${to.url}/v1`, apiKey: 'any', maxRetries: 0 });
+const connect = (to) => new OpenAI({ baseURL: `${to.url}/v1`, apiKey: 'any', maxRetries: 0, fetch: platformFetch });
 
 before(async () => {
   server = await Server.start(['--served-model-name', 'demo'], {

@@ -5,7 +5,7 @@ import { after, before, test } from 'node:test';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { ChatOpenAI } from '@langchain/openai';
 import { APICallError, embed, generateText, streamText } from 'ai';
-import { Server, until } from './server.mjs';
+import { Server, platformFetch, until } from './server.mjs';
 
 const KEY = 'alpha-1';
 const QUESTION = 'What is the capital of Japan?';
@@ -110,7 +110,7 @@ const langchain = (change = {}) =>
     temperature: 0,
     maxRetries: 0,
     apiKey: KEY,
-    configuration: { baseURL: `${server.url}/v1` },
+    configuration: { baseURL: `${server.url}/v1`, fetch: platformFetch },
     ...change,
   });
 

@@ -18,6 +18,12 @@ export const timeScale = Number(process.env.TEST_TIME_SCALE ?? 1);
 /** Whether to ask for less, where the amount proves nothing more. */
 export const isSlow = timeScale > 1;
 
+/**
+ * What clients are told to use: the platform's fetch, as their newer versions do. node-fetch takes a
+ * listener that Debian's Node.js 18 puts on idle sockets for a stream cut short, whatever the server.
+ */
+export const platformFetch = globalThis.fetch;
+
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** Polls `condition` (may be async) until it is truthy; fails after `seconds`, times the scale. */

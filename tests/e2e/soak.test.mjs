@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { readFileSync, readdirSync } from 'node:fs';
 import { test } from 'node:test';
-import { Server, sleep, until } from './server.mjs';
+import { Server, isSlow, sleep, until } from './server.mjs';
 
 const seconds = Number(process.env.SOAK_SECONDS ?? 20);
 
@@ -28,6 +28,15 @@ const numFiles = (pid) => readdirSync(`/proc/${pid}/fd`).length;
 
 test(`${seconds} s of traffic and disconnects leave nothing behind`, { timeout: (seconds + 120) * 1000 }, async () => {
   const server = await Server.start(['--served-model-name', 'demo', '--max-num-seqs', '12', '--num-gpu-blocks-override', '180', '--max-model-len', '1024', '--block-size', '16', '--max-num-batched-tokens', '512']);
+  try {
+    await soak(server);
+    assert.equal(await server.stop(), 0);
+  } finally {
+    await server.stop();
+  }
+});
+
+async function soak(server) {
   const random = generator(Number(process.env.SOAK_SEED ?? 7));
   const pick = (low, high) => low + Math.floor(random() * (high - low + 1));
   const counts = { finished: 0, left: 0, refused: 0 };
@@ -77,10 +86,10 @@ test(`${seconds} s of traffic and disconnects leave nothing behind`, { timeout: 
   for (const [kind, pid] of Object.entries(pids)) {
     const grown = rssKib(pid) - before[kind];
     report.push(`${kind}: ${before[kind]} KiB, ${grown} KiB more`);
-    assert.ok(grown < Math.max(8192, before[kind] * 0.1), `${kind} grew by ${grown} KiB`);
+    // Sanitizers keep what was freed for a while.
+    if (!isSlow) assert.ok(grown < Math.max(8192, before[kind] * 0.1), `${kind} grew by ${grown} KiB`);
     assert.ok(numFiles(pid) <= files[kind] + 8, `${kind} has ${numFiles(pid)} files open`);
   }
   console.log(`${JSON.stringify(counts)}; ${report.join('; ')}; ${await server.metric('vllm:num_preemptions_total')} preemptions`);
   assert.ok(counts.finished > seconds && counts.left > 0);
-  assert.equal(await server.stop(), 0);
-});
+}
