@@ -33,6 +33,7 @@ bool refusal_explain(const struct request_refusal *refusal, struct api_error *er
                       "%d.",
                       num, limit);
         return true;
+    case REFUSAL_NO_TOKEN: // the caller knows which constraints there are
     case REFUSAL_NONE:
     case NUM_REFUSAL_KINDS:
         break;

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "api_server/constraint_conflicts.h"
 #include "api_server/debug_requests.h"
 #include "api_server/request_timings.h"
 #include "base/clock.h"
@@ -262,7 +263,9 @@ static void on_output(struct engine_request *request, const struct engine_core_o
     if (o->finish_reason == FINISH_REASON_ERROR) {
         struct api_error err;
         bool dead = atomic_load(&g->server->page->engine.state) == ENGINE_STATE_DEAD;
-        if (!refusal_explain(&o->refusal, &err))
+        if (o->refusal.kind == REFUSAL_NO_TOKEN)
+            constraint_conflicts_explain(&g->fields->sampling, o->refusal.num_tokens, &err);
+        else if (!refusal_explain(&o->refusal, &err))
             api_error_set(&err, API_ERROR_INTERNAL,
                           dead ? "The engine is dead and was not restarted"
                                : "Generation failed inside the engine");

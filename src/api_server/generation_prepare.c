@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "api_server/constraint_conflicts.h"
 #include "api_server/constraint_fields.h"
 #include "api_server/generation.h"
 #include "api_server/json_body.h"
@@ -127,6 +128,7 @@ static enum status resolve_sampling(struct generation *g, int32_t max_model_len,
         if (i == 0) {
             TRY(constraint_fields_resolve(s, &facts->protocol, facts->tokenizer, &g->arena, p,
                                           err));
+            TRY(constraint_conflicts_check(s, facts->tokenizer, p, &g->arena, err));
             continue;
         }
         p->num_automaton_words = first->num_automaton_words;

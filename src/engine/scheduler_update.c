@@ -80,7 +80,10 @@ static void count_interval(struct request *r, int64_t interval_ns)
 static int32_t append_token(struct scheduler *s, struct request *r, int32_t token_id,
                             int64_t now_ns)
 {
-    if (token_id < 0) { // no finite logits to draw from: this request alone ends
+    if (token_id < 0) { // nothing to draw from: this request alone ends
+        if (token_id == TOKEN_ID_FORBIDDEN)
+            r->refusal = (struct request_refusal){.kind = REFUSAL_NO_TOKEN,
+                                                  .num_tokens = request_num_output_tokens(r)};
         scheduler_finish_running(s, r, FINISH_REASON_ERROR);
         return 0;
     }

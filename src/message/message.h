@@ -100,6 +100,7 @@ enum refusal_kind {
     REFUSAL_MODEL_LEN, // the prompt leaves no room for an output
     REFUSAL_STEP,      // without chunked prefill a prompt must fit into one step
     REFUSAL_KV_CACHE,  // its blocks would not fit into the whole cache
+    REFUSAL_NO_TOKEN,  // after num_tokens outputs its constraints left no token to draw
     NUM_REFUSAL_KINDS,
 };
 
@@ -253,10 +254,16 @@ struct scheduler_output {
     int32_t num_scheduled_tokens; // sum over rows
 };
 
+/** Why a row got no token. */
+enum {
+    TOKEN_ID_NONE = -1, // not asked for (an unfinished prefill), or logits that are no numbers
+    TOKEN_ID_FORBIDDEN = -2
+}; // the request's constraints left none
+
 /** What one row got. */
 struct row_output {
     int32_t row;
-    int32_t token_id;                      // -1: none drawn (an unfinished prefill)
+    int32_t token_id;                      // or one of the above
     const struct token_logprobs *logprobs; // NULL: not asked for
     int32_t first_prompt_logprob, num_prompt_logprobs;
     const struct token_logprobs *prompt_logprobs;

@@ -87,7 +87,8 @@ static void list_logits_rows(struct model_runner *runner, const struct scheduler
     runner->num_logits_rows = 0;
     for (int32_t seq = 0; seq < step->num_rows; seq++) {
         const struct scheduled_row *scheduled = &step->rows[seq];
-        runner->outputs[seq] = (struct row_output){.row = scheduled->row, .token_id = -1};
+        runner->outputs[seq] =
+            (struct row_output){.row = scheduled->row, .token_id = TOKEN_ID_NONE};
         list_prompt_logprobs(runner, &runner->batch.rows[scheduled->row], scheduled, seq);
         if (scheduled->samples)
             runner->logits_rows[runner->num_logits_rows++] = (struct logits_row){
@@ -114,8 +115,11 @@ static void use_logits(struct model_runner *runner, const struct logits_row *log
                                       NULL};
     struct token_constraint constraint;
     if (row->sampling.num_automaton_words > 0) {
-        if (!constraint_find(&constraint, runner->tokens, row, vocab_size, arena))
-            return; // no token: the request fails
+        if (!constraint_find(&constraint, runner->tokens, row, vocab_size, arena)) {
+            if (runner->tokens)
+                runner->outputs[logits_row->seq].token_id = TOKEN_ID_FORBIDDEN;
+            return;
+        }
         history.constraint = &constraint;
     }
     struct row_output *output = &runner->outputs[logits_row->seq];

@@ -71,12 +71,20 @@ static void forbid(float *logits, int32_t vocab_size, int32_t token_id)
         logits[token_id] = -INFINITY;
 }
 
+/** Where a constraint decides when the answer ends, the tokens that end it need not be listed: it
+ *  has forbidden them wherever they must not come. */
 static void keep_allowed(float *logits, int32_t vocab_size, const struct sampling_params *params,
-                         struct arena *arena)
+                         const struct token_constraint *constraint, struct arena *arena)
 {
     if (params->num_allowed_token_ids == 0)
         return;
     bool *is_allowed = arena_calloc(arena, (size_t)vocab_size, sizeof(bool));
+    if (constraint && is_token(params->eos_token_id, vocab_size))
+        is_allowed[params->eos_token_id] = true;
+    for (int32_t i = 0; constraint && i < params->num_stop_token_ids; i++) {
+        if (is_token(params->stop_token_ids[i], vocab_size))
+            is_allowed[params->stop_token_ids[i]] = true;
+    }
     for (int32_t i = 0; i < params->num_allowed_token_ids; i++) {
         if (is_token(params->allowed_token_ids[i], vocab_size))
             is_allowed[params->allowed_token_ids[i]] = true;
@@ -135,7 +143,7 @@ static void apply_penalties(float *logits, int32_t vocab_size, const struct samp
 static void adjust_logits(float *logits, int32_t vocab_size, const struct sampling_params *params,
                           const struct sampler_history *history, struct arena *arena)
 {
-    keep_allowed(logits, vocab_size, params, arena);
+    keep_allowed(logits, vocab_size, params, history->constraint, arena);
     for (int32_t i = 0; i < params->num_logit_bias; i++) {
         if (is_token(params->logit_bias[i].token_id, vocab_size))
             logits[params->logit_bias[i].token_id] += params->logit_bias[i].bias;
@@ -447,13 +455,26 @@ static void sampled_logprobs(const float *logits, int32_t vocab_size, int32_t to
     fill_logprobs(logits, vocab_size, ids, num_known, out, arena);
 }
 
+/** Whether the model or the request is to blame for a row without a token, after the fact. */
+static int32_t why_none(const float *logits, int32_t vocab_size,
+                        const struct sampling_params *params)
+{
+    bool is_narrowed = params->num_allowed_token_ids > 0 || params->num_bad_word_ints > 0 ||
+                       params->min_tokens > 0 || params->num_automaton_words > 0;
+    for (int32_t id = 0; id < vocab_size; id++) {
+        if (isnan(logits[id]) || logits[id] > -INFINITY)
+            return TOKEN_ID_NONE;
+    }
+    return is_narrowed ? TOKEN_ID_FORBIDDEN : TOKEN_ID_NONE;
+}
+
 int32_t sampler_sample(float *logits, int32_t vocab_size, const struct sampling_params *params,
                        const struct sampler_history *history, struct token_logprobs *logprobs,
                        struct arena *arena)
 {
     float *raw = NULL;
     if (history->constraint && !constrain(logits, vocab_size, history->constraint))
-        return -1;
+        return TOKEN_ID_NONE;
     if (params->num_logprobs >= 0) {
         raw = arena_array(arena, float, vocab_size);
         memcpy(raw, logits, (size_t)vocab_size * sizeof(*raw));
@@ -464,7 +485,9 @@ int32_t sampler_sample(float *logits, int32_t vocab_size, const struct sampling_
     uint64_t position = (uint64_t)(history->num_tokens - history->num_prompt_tokens);
     int32_t token_id = draw(&c, philox_uniform(params->seed, position));
     arena_release(arena, mark);
-    if (raw && token_id >= 0)
+    if (token_id < 0)
+        return why_none(logits, vocab_size, params);
+    if (raw)
         sampled_logprobs(raw, vocab_size, token_id, params, logprobs, arena);
     return token_id;
 }

@@ -29,8 +29,9 @@ struct sampler_history {
  * (num_tokens - num_prompt_tokens) as counter, its first two words make 53 bits of a uniform in
  * [0, 1), and the token is where the cumulative distribution, in order of token ids, passes it.
  * Fills `*logprobs` (in `arena`) when params->num_logprobs >= 0. Ids outside the vocabulary in
- * history and parameters are skipped. Returns -1 (and fills nothing) when a logit is NaN or
- * +infinity, or when no token is left; -infinity alone means that the token is impossible.
+ * history and parameters are skipped. Returns TOKEN_ID_NONE (and fills nothing) when a logit is NaN
+ * or +infinity, TOKEN_ID_FORBIDDEN when the request's constraints leave no token; -infinity alone
+ * means that the token is impossible.
  */
 int32_t sampler_sample(float *logits, int32_t vocab_size, const struct sampling_params *params,
                        const struct sampler_history *history, struct token_logprobs *logprobs,
@@ -43,7 +44,7 @@ void sampler_logprobs(const float *logits, int32_t vocab_size, int32_t token_id,
                       struct token_logprobs *out, struct arena *arena);
 
 /** Applies everything up to the draw: on return `probs` [vocab_size] f64 is the distribution (zero:
- *  removed), or one-hot for greedy; all zero where sampler_sample() returns -1. */
+ *  removed), or one-hot for greedy; all zero where sampler_sample() draws none. */
 void sampler_distribution(float *logits, int32_t vocab_size, const struct sampling_params *params,
                           const struct sampler_history *history, double *probs,
                           struct arena *arena);

@@ -333,7 +333,7 @@ static void a_mask_of_every_token_draws_nothing(void **state)
     params.min_tokens = 1;
     params.eos_token_id = 3;
     params.top_p = 0.5f;
-    assert_int_equal(sample_at(&params, 0, *state), -1);
+    assert_int_equal(sample_at(&params, 0, *state), TOKEN_ID_FORBIDDEN);
 }
 
 // ---- Log-probabilities ---------------------------------------------------------------------
@@ -510,6 +510,47 @@ static void a_constraint_leaves_only_its_tokens_and_ends_before_min_tokens(void 
     arena_deinit(&arena);
 }
 
+static void constraints_that_leave_nothing_are_told_from_a_broken_model(void **state)
+{
+    (void)state;
+    enum { SMALL_VOCAB = 70 };
+    static const int32_t allowed[] = {41}, words[] = {1, 41}, end[] = {40};
+    struct arena arena = {0};
+    float logits[SMALL_VOCAB];
+    uint32_t mask[3] = {0, 1u << 8, 0}; // 40
+    struct token_constraint constraint = {mask, true};
+    struct sampler_history history = {NULL, 0, 0, NULL};
+    struct token_logprobs logprobs;
+    struct sampling_params params = greedy_params();
+    params.num_allowed_token_ids = 1;
+    params.allowed_token_ids = allowed;
+    params.num_bad_word_ints = 2;
+    params.bad_words = words;
+    fill_falling(logits, SMALL_VOCAB);
+    assert_int_equal(sampler_sample(logits, SMALL_VOCAB, &params, &history, &logprobs, &arena),
+                     TOKEN_ID_FORBIDDEN);
+    fill_falling(logits, SMALL_VOCAB);
+    logits[3] = NAN;
+    params.num_allowed_token_ids = 0; // a list of allowed tokens would hide it
+    assert_int_equal(sampler_sample(logits, SMALL_VOCAB, &params, &history, &logprobs, &arena),
+                     TOKEN_ID_NONE);
+
+    // A list need not name what ends an answer where a constraint decides about that.
+    params = greedy_params();
+    params.num_allowed_token_ids = 1;
+    params.allowed_token_ids = allowed;
+    params.num_automaton_words = 1;
+    history.constraint = &constraint;
+    fill_falling(logits, SMALL_VOCAB);
+    assert_int_equal(sampler_sample(logits, SMALL_VOCAB, &params, &history, &logprobs, &arena),
+                     TOKEN_ID_FORBIDDEN);
+    params.num_stop_token_ids = 1;
+    params.stop_token_ids = end;
+    fill_falling(logits, SMALL_VOCAB);
+    assert_int_equal(sampler_sample(logits, SMALL_VOCAB, &params, &history, &logprobs, &arena), 40);
+    arena_deinit(&arena);
+}
+
 static void listed_log_probabilities_take_the_place_of_the_likeliest(void **state)
 {
     (void)state;
@@ -541,6 +582,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bad_word_is_forbidden_only_behind_its_beginning),
         cmocka_unit_test(a_constraint_leaves_only_its_tokens_and_ends_before_min_tokens),
+        cmocka_unit_test(constraints_that_leave_nothing_are_told_from_a_broken_model),
         cmocka_unit_test(listed_log_probabilities_take_the_place_of_the_likeliest),
         cmocka_unit_test_setup_teardown(distributions_equal_the_reference, setup, teardown),
         cmocka_unit_test(philox_gives_the_known_answers),
