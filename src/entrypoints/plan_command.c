@@ -102,16 +102,6 @@ static bool has_weights(const char *dir)
     return has_file(dir, "model.safetensors") || has_file(dir, "model.safetensors.index.json");
 }
 
-/** On a GPU everything is copied, and kept in 16 bits unless the flags say otherwise. */
-static void choose_gpu(struct serve_options *serve)
-{
-    serve->load_format = LOAD_FORMAT_DUMMY;
-    if (strcmp(serve->dtype, "auto") == 0)
-        serve->dtype = "bfloat16";
-    if (strcmp(serve->kv_cache_dtype, "auto") == 0)
-        serve->kv_cache_dtype = "bfloat16";
-}
-
 static void print_remedies(struct buf *out, const struct plan_verdict *verdict)
 {
     if (verdict->num_remedies == 0)
@@ -151,9 +141,9 @@ static int run(const struct plan_options *options, struct serve_options *serve)
 {
     bool is_gpu = options->gpu_memory > 0;
     if (is_gpu)
-        choose_gpu(serve);
+        serve->target_device = "cuda"; // whatever this machine has
     else if (options->device == PLAN_DEVICE_CPU || options->host_memory > 0)
-        serve->target_device = "cpu"; // whatever this machine has
+        serve->target_device = "cpu";
     if (serve->load_format != LOAD_FORMAT_DUMMY && !has_weights(serve->model)) {
         serve->load_format = LOAD_FORMAT_DUMMY;
         fprintf(stderr, "%s holds no weights: sizes follow from config.json alone\n", serve->model);

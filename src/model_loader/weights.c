@@ -453,7 +453,10 @@ enum status weights_table(const struct weights *w, const char *name, int64_t row
     enum status status = join_sources(w, &source, 1, dtype, &data, &copy, err);
     int64_t size_bytes = rows * cols * (int64_t)dtype_size(dtype);
     bool is_in_place = w->store->dev->has_host_memory && is_readable_in_place(&source, dtype);
-    if (!w->store->dev->has_host_memory && data && status == STATUS_OK) {
+    if (w->store->options.mode == WEIGHTS_PLAN) {
+        if (!w->store->dev->has_host_memory)
+            data = NULL; // it will lie on the device
+    } else if (!w->store->dev->has_host_memory && data && status == STATUS_OK) {
         void *table = NULL;
         status = keep_on_device(w->store, data, (size_t)size_bytes, &table, err);
         free(copy);

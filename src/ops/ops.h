@@ -83,6 +83,13 @@ struct sample_params {
     uint32_t *counts;         // [vocab_size] zeros, left so; needed when a penalty is set
 };
 
+/** What a backend keeps memory of its own for: a model's attention, over `num_windows` different
+ *  windows, in steps of up to `max_seqs` sequences. */
+struct attention_needs {
+    int32_t num_heads, num_kv_heads, head_dim, block_size;
+    int32_t num_windows, max_seqs;
+};
+
 struct device;
 
 /** What a backend can do. Entries are never NULL unless they say so. */
@@ -107,6 +114,8 @@ struct ops {
     enum status (*synchronize)(struct device *dev, struct error *err);
     /** Bytes of device memory in all and not in use. NULL: device memory is the host's. */
     void (*memory_info)(struct device *dev, int64_t *total_bytes, int64_t *free_bytes);
+    /** Bytes of device memory that the operations take for themselves. NULL: none. */
+    size_t (*own_bytes)(const struct device *dev, const struct attention_needs *needs);
 
     /** Bytes that prepare_weight() will allocate on the device for this weight; 0: used in place.
      */
@@ -170,6 +179,7 @@ struct device {
     struct arena scratch; // host scratch of one operation; reset by the model runner each step
     int32_t num_threads;
     int32_t max_sampled_vocab; // the widest rows that sample() takes
+    int64_t recording_bytes;   // to set aside for each recording
     void *backend;             // the backend's own state
 };
 
@@ -184,6 +194,10 @@ NODISCARD enum status cpu_device_init(struct device *dev, enum cpu_isa isa, int3
 /** The machine's first GPU; `num_threads` for what the host computes beside it. Errors: UNSUPPORTED
  *  (no GPU, driver or library that will do, or a build without CUDA), saying which. */
 NODISCARD enum status cuda_device_init(struct device *dev, int32_t num_threads, struct error *err);
+
+/** A GPU to plan for: it has the sizes of one (what weights and operations take) and no memory, no
+ *  operations and no driver; to be deinitialised all the same. */
+void cuda_device_init_planned(struct device *dev, int32_t num_threads);
 
 /** Whether cuda_device_init() would find what it needs; starts no context. */
 bool cuda_is_available(void);

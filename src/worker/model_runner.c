@@ -10,78 +10,6 @@
 #include "worker/host_memory.h"
 #include "worker/worker_device.h"
 
-enum {
-    SLICE_BYTES = 64 * 1024 * 1024,
-    MIN_SLICE_ROWS = 16,
-    MAX_DEVICE_SLICE_ROWS = 512,
-};
-
-static struct input_batch_options batch_options(const struct engine_config *config,
-                                                struct device *dev)
-{
-    return (struct input_batch_options){
-        .max_num_seqs = config->max_num_seqs,
-        .max_model_len = config->max_model_len,
-        .max_num_batched_tokens = config->max_num_batched_tokens,
-        .kv_cache = &config->kv_cache,
-        .dev = dev,
-    };
-}
-
-/** What the sampler takes from a thread's arena: scratch for one row, and for each row that wants
- *  log-probabilities a copy of its raw logits until the step is over. */
-static size_t sampler_bytes(const struct engine_config *config, int32_t num_threads)
-{
-    const size_t scratch_per_token = 32; // of the vocabulary: candidates, counts, flags
-    size_t vocab_size = (size_t)config->model->vocab_size;
-    size_t rows = (size_t)ceil_div(config->max_num_seqs, num_threads) + 1;
-    return rows * (vocab_size * sizeof(float) + 1024) + vocab_size * scratch_per_token + 4096;
-}
-
-/** Rows whose logits are computed at a time. */
-static int32_t slice_rows(const struct engine_config *config, const struct device *dev)
-{
-    int64_t rows = MAX_DEVICE_SLICE_ROWS;
-    if (dev->has_host_memory) {
-        rows = SLICE_BYTES / (config->model->vocab_size * (int64_t)sizeof(float));
-        rows = max_i64(MIN_SLICE_ROWS, min_i64(rows, MAX_SLICE_ROWS));
-    }
-    return (int32_t)min_i64(rows, config->max_num_batched_tokens);
-}
-
-struct runner_sizes model_runner_sizes(const struct engine_config *config,
-                                       const struct model *model, struct device *dev)
-{
-    int64_t tokens = config->max_num_batched_tokens;
-    int64_t hidden_size = config->model->hidden_size, vocab_size = config->model->vocab_size;
-    enum dtype dtype = dev->activation_dtype;
-    struct runner_sizes sizes = {.logits_rows = slice_rows(config, dev),
-                                 .sampler_bytes = sampler_bytes(config, dev->num_threads),
-                                 .num_threads = dev->num_threads};
-
-    size_t layers = model->class->scratch_bytes(model, dtype, tokens);
-    size_t logits = workspace_tensor_bytes(dtype, sizes.logits_rows, hidden_size) +
-                    workspace_tensor_bytes(DTYPE_F32, sizes.logits_rows, vocab_size);
-    sizes.activation_bytes = 2 * workspace_tensor_bytes(dtype, tokens, hidden_size) +
-                             (layers > logits ? layers : logits);
-    struct input_batch_options batch = batch_options(config, dev);
-    sizes.batch_bytes = input_batch_bytes(&batch);
-    sizes.step_bytes = input_batch_step_bytes(&batch);
-    sizes.list_bytes =
-        (size_t)tokens *
-            (sizeof(struct logits_row) + sizeof(struct token_logprobs) + sizeof(int32_t)) +
-        (size_t)config->max_num_seqs * (sizeof(struct row_output) + sizeof(struct token_logprobs));
-    return sizes;
-}
-
-int64_t runner_sizes_total(const struct runner_sizes *sizes, const struct device *dev)
-{
-    if (!dev->has_host_memory)
-        return (int64_t)(sizes->activation_bytes + sizes->step_bytes + sizes->list_bytes);
-    return (int64_t)(sizes->activation_bytes + sizes->step_bytes + sizes->batch_bytes +
-                     sizes->list_bytes + (size_t)sizes->num_threads * sizes->sampler_bytes);
-}
-
 /** Makes an arena's first chunk large enough for a step, so that no step asks for more. */
 static void reserve_arena(struct arena *arena, size_t size_bytes)
 {
@@ -151,9 +79,8 @@ static enum status load_model(struct model_runner *runner, struct error *err)
 static enum status allocate_exchange(struct model_runner *runner, struct error *err)
 {
     struct device *dev = &runner->dev;
-    size_t token_bytes = (size_t)runner->config->max_num_batched_tokens * sizeof(int32_t);
-    size_t logits_bytes =
-        MAX_HOST_LOGITS * (size_t)runner->config->model->vocab_size * sizeof(float);
+    size_t token_bytes = runner->sizes.drawn_bytes;
+    size_t logits_bytes = runner->sizes.host_logits_bytes;
     runner->drawn = dev->ops.alloc_staging(dev, token_bytes);
     runner->drawn_on_device = dev->ops.alloc(dev, token_bytes);
     runner->host_logits = dev->ops.alloc_staging(dev, logits_bytes);
@@ -173,7 +100,7 @@ static enum status allocate_step_memory(struct model_runner *runner, struct erro
         return error_set(err, STATUS_OUT_OF_MEMORY, "%s for a step's workspace were refused",
                          byte_text((int64_t)runner->sizes.activation_bytes).text);
     workspace->capacity_bytes = runner->sizes.activation_bytes;
-    struct input_batch_options batch = batch_options(config, &runner->dev);
+    struct input_batch_options batch = runner_batch_options(config, &runner->dev);
     TRY(input_batch_init(&runner->batch, &batch, err));
     runner->logits_rows =
         xcalloc((size_t)config->max_num_batched_tokens, sizeof(*runner->logits_rows));

@@ -44,8 +44,11 @@ struct runner_sizes {
     size_t step_bytes;       // the step's arrays
     size_t batch_bytes;      // the persistent batch
     size_t list_bytes;       // rows that need logits, outputs, prompt logprobs
+    size_t backend_bytes;    // what the backend's operations keep
     size_t sampler_bytes;    // of each thread
     int32_t num_threads;
+    // For a device with memory of its own, to bring drawn tokens and logits to the host.
+    size_t drawn_bytes, host_logits_bytes;
 };
 
 /** One rank's model and memory. Belongs to the worker's thread. */
@@ -76,12 +79,25 @@ struct model_runner {
     struct arena *thread_arenas;             // [dev.num_threads]: logprobs that a thread made
 };
 
+// ---- runner_sizes.c ------------------------------------------------------------------------
+
+/** The persistent batch of an engine. */
+struct input_batch_options runner_batch_options(const struct engine_config *config,
+                                                struct device *dev);
+
 /** What a step of `model` needs on `dev` with the limits of `config`. */
 struct runner_sizes model_runner_sizes(const struct engine_config *config,
                                        const struct model *model, struct device *dev);
 
-/** All of it that lies in the memory of `dev`. */
-int64_t runner_sizes_total(const struct runner_sizes *sizes, const struct device *dev);
+/** What of it lies in the memory of `dev`, by part [NUM_WORKSPACE_PARTS], and what beside a device
+ *  with memory of its own lies in the host's. */
+void runner_sizes_split(const struct runner_sizes *sizes, const struct device *dev,
+                        int64_t *device_parts, int64_t *host_bytes);
+
+/** What of the host's is pinned, for copies to and from the device. */
+int64_t runner_sizes_pinned(const struct runner_sizes *sizes, const struct device *dev);
+
+// ---- model_runner.c ------------------------------------------------------------------------
 
 /** Loads the model and allocates what was planned. Errors: see executor_create(). */
 NODISCARD enum status model_runner_init(struct model_runner *runner,

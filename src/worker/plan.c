@@ -50,19 +50,20 @@ static enum status plan_groups(struct engine_config *config, struct error *err)
 }
 
 /** What the sums consist of. */
-static void keep_parts(struct engine_config *config, const struct weight_store *store,
+static void keep_sizes(struct engine_config *config, const struct weight_store *store,
                        const struct runner_sizes *sizes, const struct device *dev)
 {
+    config->weight_bytes = store->bytes.copied;
+    config->mapped_bytes = store->bytes.mapped;
     for (int kind = 0; kind < NUM_WEIGHT_KINDS; kind++)
         config->weight_kind_bytes[kind] = store->kind_bytes[kind];
-    int64_t *parts = config->workspace_part_bytes;
-    parts[WORKSPACE_ACTIVATIONS] = (int64_t)sizes->activation_bytes;
-    parts[WORKSPACE_BATCH] = (int64_t)sizes->step_bytes;
-    parts[WORKSPACE_LISTS] = (int64_t)sizes->list_bytes;
-    if (!dev->has_host_memory) // the rest is the host's
-        return;
-    parts[WORKSPACE_BATCH] += (int64_t)sizes->batch_bytes;
-    parts[WORKSPACE_SAMPLER] = (int64_t)sizes->sampler_bytes * sizes->num_threads;
+    runner_sizes_split(sizes, dev, config->workspace_part_bytes, &config->host_bytes);
+    config->pinned_bytes = runner_sizes_pinned(sizes, dev);
+    config->workspace_bytes = 0;
+    for (int part = 0; part < NUM_WORKSPACE_PARTS; part++)
+        config->workspace_bytes += config->workspace_part_bytes[part];
+    bool records = config->model->vocab_size <= dev->max_sampled_vocab;
+    config->graph_bytes = records ? step_graphs_count(config) * dev->recording_bytes : 0;
 }
 
 /** Bytes of weights and of a step's memory, by a load that reads nothing. */
@@ -74,7 +75,10 @@ static enum status plan_model(struct engine_config *config, struct error *err)
     struct cpu_threads threads;
     TRY(cpu_threads_parse(&threads, config->options->omp_threads_bind, 0, err));
     struct device dev;
-    TRY(worker_device_open(&dev, config->device, config->options, threads.num_threads, err));
+    if (config->device == DEVICE_CUDA) // sizes need no GPU
+        cuda_device_init_planned(&dev, threads.num_threads);
+    else
+        TRY(worker_device_open(&dev, config->device, config->options, threads.num_threads, err));
     struct weight_store store;
     struct model model;
     enum status status = weight_store_open(&store, &dev, &options, err);
@@ -82,12 +86,7 @@ static enum status plan_model(struct engine_config *config, struct error *err)
         status = model_load(&model, config->model, config->max_model_len, &store, err);
     if (status == STATUS_OK) {
         struct runner_sizes sizes = model_runner_sizes(config, &model, &dev);
-        config->weight_bytes = store.bytes.copied;
-        config->mapped_bytes = store.bytes.mapped;
-        const int64_t bytes_of_graph = 4 << 20;
-        config->graph_bytes = step_graphs_count(config) * bytes_of_graph;
-        config->workspace_bytes = runner_sizes_total(&sizes, &dev);
-        keep_parts(config, &store, &sizes, &dev);
+        keep_sizes(config, &store, &sizes, &dev);
     }
     weight_store_close(&store);
     device_deinit(&dev);
@@ -255,6 +254,9 @@ static enum status plan_device(struct engine_config *config, struct error *err)
     struct device dev;
     TRY(worker_device_open(&dev, config->device, config->options, 1, err));
     dev.ops.memory_info(&dev, &config->memory_total_bytes, &config->memory_free_bytes);
+    // What the backend holds already is counted again in the workspace.
+    const struct attention_needs no_attention = {0};
+    config->memory_free_bytes += (int64_t)dev.ops.own_bytes(&dev, &no_attention);
     device_deinit(&dev);
     return STATUS_OK;
 }

@@ -27,6 +27,7 @@ static const char *const workspace_part_names[NUM_WORKSPACE_PARTS] = {
     [WORKSPACE_BATCH] = "batch",
     [WORKSPACE_LISTS] = "lists",
     [WORKSPACE_SAMPLER] = "sampler",
+    [WORKSPACE_BACKEND] = "backend",
 };
 
 struct number_text number_text(int64_t value)
@@ -113,6 +114,9 @@ static void append_memory(struct buf *out, const struct engine_config *config)
                    config->device == DEVICE_CUDA ? "the GPU" : "this host",
                    byte_text(config->memory_total_bytes).text,
                    byte_text(config->memory_free_bytes).text);
+    if (config->host_bytes > 0)
+        buf_printf(out, "  %-22s%12s, %s of them pinned for copies\n", "beside it, of the host",
+                   byte_text(config->host_bytes).text, byte_text(config->pinned_bytes).text);
 }
 
 void plan_report_text(struct buf *out, const struct engine_config *config)
@@ -137,8 +141,10 @@ void plan_report_text(struct buf *out, const struct engine_config *config)
                byte_text(config->workspace_bytes).text,
                number_text(config->max_num_batched_tokens).text,
                number_text(config->max_num_seqs).text);
-    for (int part = 0; part < NUM_WORKSPACE_PARTS; part++)
-        append_row(out, 4, workspace_part_names[part], config->workspace_part_bytes[part]);
+    for (int part = 0; part < NUM_WORKSPACE_PARTS; part++) {
+        if (config->workspace_part_bytes[part] > 0)
+            append_row(out, 4, workspace_part_names[part], config->workspace_part_bytes[part]);
+    }
     if (config->graph_bytes > 0)
         buf_printf(out, "  %-22s%12s for %d, of steps of up to %d requests\n", "CUDA graphs",
                    byte_text(config->graph_bytes).text, step_graphs_count(config),
@@ -287,6 +293,7 @@ void plan_report_json(struct buf *out, const struct engine_config *config,
     buf_append_char(out, '{');
     json_text(out, "model", config->options->model);
     json_text(out, "architecture", config->model->architecture);
+    json_text(out, "device", config->device == DEVICE_CUDA ? "cuda" : "cpu");
     json_key(out, "fits");
     buf_append_c(out, verdict->problem ? "false" : "true");
     json_int(out, "max_model_len", config->max_model_len);
@@ -308,6 +315,8 @@ void plan_report_json(struct buf *out, const struct engine_config *config,
     json_parts(out, workspace_part_names, config->workspace_part_bytes, NUM_WORKSPACE_PARTS);
     buf_append_char(out, '}');
     json_int(out, "graph_bytes", config->graph_bytes);
+    json_int(out, "host_bytes", config->host_bytes);
+    json_int(out, "pinned_host_bytes", config->pinned_bytes);
     json_cache(out, config);
     json_concurrency(out, config);
     json_verdict(out, verdict);

@@ -20,6 +20,7 @@ enum workspace_part {
     WORKSPACE_BATCH,       // the persistent batch and the step's arrays: token ids, block tables
     WORKSPACE_LISTS,       // rows that need logits, outputs, prompt logprobs
     WORKSPACE_SAMPLER,     // of all threads
+    WORKSPACE_BACKEND,     // what libraries and kernels keep for themselves
     NUM_WORKSPACE_PARTS,
 };
 
@@ -41,7 +42,8 @@ struct engine_config {
     // For the table: what the sums above consist of, and out of what memory.
     int64_t weight_kind_bytes[NUM_WEIGHT_KINDS];
     int64_t workspace_part_bytes[NUM_WORKSPACE_PARTS];
-    bool has_given_memory; // not this machine's, but as the caller said
+    int64_t host_bytes, pinned_bytes; // of the host beside a GPU; the second is part of the first
+    bool has_given_memory;            // not this machine's, but as the caller said
     int64_t memory_total_bytes, memory_free_bytes;
 };
 

@@ -111,6 +111,30 @@ test('what does not fit comes with flags that fit', () => {
   }
 });
 
+test('a GPU is planned for as serve allocates on it, with and without one', (t) => {
+  const flags = ['--max-num-seqs', '64', '--max-model-len', '1024'];
+  const given = planJson([demo, '--gpu-memory', '100G', ...flags]);
+  assert.equal(given.status, 0, given.err);
+  assert.equal(given.plan.device, 'cuda');
+  assert.equal(given.plan.kv_cache.dtype, 'bfloat16');
+  assert.ok(given.plan.graph_bytes > 0);
+  assert.ok(given.plan.workspace.backend_bytes >= 2 ** 25);
+  assert.ok(given.plan.host_bytes > given.plan.pinned_host_bytes);
+  const eager = planJson([demo, '--gpu-memory', '100G', '--enforce-eager', ...flags]).plan;
+  assert.equal(eager.graph_bytes, 0);
+  const refused = plan([demo, '--gpu-memory', '100G', '--dtype', 'float32']);
+  assert.equal(refused.status, 1);
+  assert.match(refused.err, /not supported on a GPU/);
+  const here = planJson([demo, ...flags]);
+  if (here.plan?.device !== 'cuda') {
+    t.diagnostic('no GPU here: its own plan is not compared');
+    return;
+  }
+  const same = planJson([demo, '--gpu-memory', String(here.plan.memory.total_bytes), ...flags]).plan;
+  for (const part of ['weights', 'workspace', 'graph_bytes', 'host_bytes', 'pinned_host_bytes'])
+    assert.deepEqual(same[part], here.plan[part], part);
+});
+
 test('half the cache holds half the requests', () => {
   const at = (bytes) => planJson([demo, '--kv-cache-memory-bytes', String(bytes)]).plan;
   const half = at(2 ** 26);

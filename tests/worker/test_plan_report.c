@@ -164,7 +164,8 @@ static void draw(struct sample *s)
              DTYPES[pick(0, 2)], pick(0, 1) ? "true" : "false");
     s->options = driver_options("sample");
     s->options.load_format = LOAD_FORMAT_DUMMY;
-    s->options.block_size = 1 << pick(0, 6);
+    s->options.block_size = pick(0, 1) ? 1 << pick(0, 6) : pick(1, 100);
+    s->options.dtype = pick(0, 1) ? "auto" : DTYPES[pick(0, 2)];
     s->options.max_num_seqs = pick(0, 1) ? pick(1, 64) : -1;
     s->options.max_num_batched_tokens = pick(0, 1) ? pick(64, 3000) : -1;
     s->options.kv_cache_dtype = CACHES[pick(0, 2)];
@@ -251,6 +252,46 @@ static void what_a_real_checkpoint_takes_is_what_the_table_says(void **state)
             driver_stop(&driver);
         }
     }
+}
+
+/** Requests of a model of any shape on a GPU that this machine need not have. */
+static void a_plan_for_a_gpu_needs_no_gpu(void **state)
+{
+    (void)state;
+    int32_t num_planned = 0, num_graphs = 0;
+    for (int32_t round = 0; round < 200; round++) {
+        struct sample s;
+        draw(&s);
+        s.options.target_device = "cuda";
+        s.options.enforce_eager = pick(0, 3) == 0;
+        bool is_float32 = strcmp(s.options.dtype, "float32") == 0;
+        bool is_float16 = strcmp(s.options.dtype, "float16") == 0 ||
+                          strcmp(s.options.kv_cache_dtype, "float16") == 0;
+        struct engine_config config;
+        struct error err = {0};
+        int64_t memory_bytes = (int64_t)pick(1, 141) << 30;
+        enum status status =
+            engine_config_plan_for(&config, &s.options, &s.model, memory_bytes, &err);
+        if (is_float32 || is_float16)
+            assert_true(status == STATUS_UNSUPPORTED || status == STATUS_INVALID);
+        else if (status != STATUS_OK && status != STATUS_OUT_OF_MEMORY && status != STATUS_INVALID)
+            fail_msg("%s: %s", s.json, err.message);
+        if (status == STATUS_OK) {
+            expect_parts_to_add_up(&config);
+            assert_int_equal(config.device, DEVICE_CUDA);
+            assert_int_equal(config.mapped_bytes, 0); // everything is copied
+            assert_true(config.workspace_part_bytes[WORKSPACE_BACKEND] >= 32 << 20);
+            assert_int_equal(config.workspace_part_bytes[WORKSPACE_SAMPLER], 0);
+            assert_true(config.host_bytes > config.pinned_bytes && config.pinned_bytes > 0);
+            assert_int_equal(config.graph_bytes > 0, !s.options.enforce_eager);
+            assert_true(engine_config_total_bytes(&config) <= memory_bytes);
+            num_graphs += config.graph_bytes > 0;
+            num_planned++;
+        }
+        engine_config_deinit(&config);
+        model_config_deinit(&s.model);
+    }
+    assert_true(num_planned >= 30 && num_graphs >= 15 && num_graphs < num_planned);
 }
 
 static const char BIG[] =
@@ -348,6 +389,30 @@ static void every_remedy_makes_the_plan_fit(void **state)
     model_config_deinit(&model);
 }
 
+static void a_gpu_is_planned_for_as_the_backend_allocates(void **state)
+{
+    (void)state;
+    struct model_config model;
+    struct engine_config config;
+    DRIVER_OK(model_config_parse(&model, str_from(BIG), "config.json", &err));
+    struct serve_options options = big_options();
+    options.target_device = "cuda";
+    options.max_model_len = 8192;
+    DRIVER_OK(engine_config_plan_for(&config, &options, &model, (int64_t)141 << 30, &err));
+    assert_int_equal(config.max_num_batched_tokens, 8192); // of a GPU with much memory
+    assert_int_equal(config.max_num_seqs, 1024);
+    assert_int_equal(config.kv_cache.block_bytes, 16 * 2 * 32 * 8 * 128 * 2);
+    // 33 CTAs of 132 multiprocessors for 8 kv heads: a plan of 40 words and 1,057 segments of 32
+    // bytes, and for each of 32 heads a counter by sequence and 129 floats by segment.
+    int64_t plan_bytes = 40 * 4 + 1057 * 32, scratch_bytes = 4 * 32 * (1024 + 1057 * 129);
+    int64_t expected =
+        (32 << 20) + (plan_bytes + 511) / 512 * 512 + (scratch_bytes + 511) / 512 * 512;
+    assert_int_equal(config.workspace_part_bytes[WORKSPACE_BACKEND], expected);
+    assert_int_equal(config.weight_bytes, 16060522496 + 8192 * 128 * 4); // and rotary tables
+    engine_config_deinit(&config);
+    model_config_deinit(&model);
+}
+
 static void the_tables_say_the_same(void **state)
 {
     (void)state;
@@ -399,6 +464,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_an_executor_takes_is_what_the_table_says),
         cmocka_unit_test(what_a_real_checkpoint_takes_is_what_the_table_says),
+        cmocka_unit_test(a_plan_for_a_gpu_needs_no_gpu),
+        cmocka_unit_test(a_gpu_is_planned_for_as_the_backend_allocates),
         cmocka_unit_test(every_remedy_makes_the_plan_fit),
         cmocka_unit_test(the_tables_say_the_same),
     };

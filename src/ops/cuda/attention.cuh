@@ -9,8 +9,9 @@
 #pragma once
 
 #include "ops/cuda/common.cuh"
+#include "ops/cuda/decode_layout.h"
 
-constexpr int PAGE = 16; // tokens; the unit of work, always inside one cache block
+constexpr int PAGE = CUDA_PAGE; // tokens; the unit of work, always inside one cache block
 
 template <int D, bool FP8> struct kv_tile {
     static constexpr int ROW_BYTES = D * (FP8 ? 1 : 2);

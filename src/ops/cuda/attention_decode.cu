@@ -13,25 +13,8 @@
 // seen.
 #include "ops/cuda/attention.cuh"
 
-enum { WARPS = 4, MAX_FIXED_SPLITS = 16, PLAN_THREADS = 1024 };
+enum { WARPS = 4, PLAN_THREADS = 1024 };
 enum { MERGE_ROWS = 4 }; // merged at a time, so that the rings may stay as they are
-
-struct segment {
-    int32_t seq, page_begin, page_end, num_keys;
-    int32_t first_key; // of the window
-    int32_t slot, first_slot, num_slots;
-};
-
-/** Plan memory: total segments, first segment of each CTA, one end, pad to 8 words; segments. */
-static __host__ __device__ int plan_header_words(int num_ctas)
-{
-    return (num_ctas + 2 + 7) / 8 * 8;
-}
-
-static int max_segments(int max_seqs, int num_ctas, bool fixed_splits)
-{
-    return fixed_splits ? max_seqs * MAX_FIXED_SPLITS : max_seqs + num_ctas;
-}
 
 // ---- The plan ------------------------------------------------------------------------------
 
@@ -72,7 +55,7 @@ DEVICE int pages_of(int num_keys, int window, int *first_key)
 
 DEVICE int fixed_pages_per_split(int pages)
 {
-    int split = (pages + MAX_FIXED_SPLITS - 1) / MAX_FIXED_SPLITS;
+    int split = (pages + DECODE_MAX_FIXED_SPLITS - 1) / DECODE_MAX_FIXED_SPLITS;
     return max(16, (split + WARPS - 1) / WARPS * WARPS);
 }
 
@@ -83,7 +66,8 @@ __launch_bounds__(PLAN_THREADS) void plan_kernel(const __grid_constant__ struct 
     __shared__ int last;
     int num_ctas = a.plan.num_ctas, total = 0, first_key;
     int32_t *cta_first = a.plan.memory + 1;
-    struct segment *segments = (struct segment *)(a.plan.memory + plan_header_words(num_ctas));
+    struct decode_segment *segments =
+        (struct decode_segment *)(a.plan.memory + DECODE_PLAN_HEADER_WORDS(num_ctas));
     dependency_wait();
     dependents_launch();
 
@@ -119,7 +103,7 @@ __launch_bounds__(PLAN_THREADS) void plan_kernel(const __grid_constant__ struct 
                 if (begin + from == cta * run)
                     cta_first[cta] = slot + i;
             }
-            struct segment g = {
+            struct decode_segment g = {
                 s,  first_key / PAGE + from, first_key / PAGE + to, keys, first_key, slot + i, slot,
                 num};
             segments[slot + i] = g;
@@ -179,7 +163,7 @@ template <int D> struct warp_state {
 
 template <int D, bool FP8>
 DEVICE void add_page(struct warp_state<D> &w, const uint32_t q[D / 16][4], uint32_t stage,
-                     int first_token, const struct segment &g, float scale)
+                     int first_token, const struct decode_segment &g, float scale)
 {
     float s[2][4] = {};
     multiply_keys<D, FP8>(s, q, stage);
@@ -220,7 +204,7 @@ DEVICE void add_page(struct warp_state<D> &w, const uint32_t q[D / 16][4], uint3
 
 /** Where a warp's loads are: it takes pages warp, warp + WARPS, ... of each segment. */
 struct cursor {
-    const struct segment *at, *end;
+    const struct decode_segment *at, *end;
     int first, num, turn; // page of turn 0; turns in this segment; the next one
     int num_keys;
     const int32_t *table;
@@ -228,12 +212,12 @@ struct cursor {
     int num_issued;           // over all segments
 };
 
-DEVICE int first_page(const struct segment &g)
+DEVICE int first_page(const struct decode_segment &g)
 {
     return g.page_begin + (int)threadIdx.x / 32;
 }
 
-DEVICE int num_turns(const struct segment &g)
+DEVICE int num_turns(const struct decode_segment &g)
 {
     return (g.page_end - first_page(g) + WARPS - 1) / WARPS;
 }
@@ -245,7 +229,7 @@ DEVICE int block_of_turn(const struct attention_decode_args &a, const struct cur
 
 DEVICE void open_segment(const struct attention_decode_args &a, struct cursor &c)
 {
-    struct segment g = *c.at;
+    struct decode_segment g = *c.at;
     int lane = threadIdx.x % 32;
     c.first = first_page(g);
     c.num = num_turns(g);
@@ -283,7 +267,7 @@ DEVICE void issue_page(const struct attention_decode_args &a, struct cursor &c, 
 /** This warp's pages of a segment; `num_used`: pages it took before. */
 template <int D, bool FP8>
 DEVICE void walk_pages(const struct attention_decode_args &a, struct warp_state<D> &w,
-                       struct cursor &c, const struct segment &g, int head, int first_row,
+                       struct cursor &c, const struct decode_segment &g, int head, int first_row,
                        uint32_t stages, int *num_used)
 {
     typedef ring<D, FP8> r;
@@ -330,7 +314,7 @@ struct partials {
 /** The warps' results of rows [row_begin, row_begin + MERGE_ROWS) → the output or the slot. */
 template <int D, bool FP8>
 DEVICE void merge_rows(const struct attention_decode_args &a, const struct warp_state<D> &w,
-                       const struct segment &g, const struct partials &part, int first_head,
+                       const struct decode_segment &g, const struct partials &part, int first_head,
                        int num_rows, int row_begin, float *merge_o)
 {
     float *merge_max = merge_o + WARPS * MERGE_ROWS * D,
@@ -383,7 +367,7 @@ DEVICE void merge_rows(const struct attention_decode_args &a, const struct warp_
 /** Adds up the partial results of one sequence and kv head, in the order of its keys. A warp per
  *  row: the slots' weights first, a lane each, then their sums. */
 template <int D>
-DEVICE void combine_slots(const struct attention_decode_args &a, const struct segment &g,
+DEVICE void combine_slots(const struct attention_decode_args &a, const struct decode_segment &g,
                           const struct partials &part, int first_head, int num_rows)
 {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -427,9 +411,9 @@ __global__ __launch_bounds__(WARPS * 32, D > 128 ? 1 : 2) void decode_kernel(
     int group = a.num_heads / a.cache.num_kv_heads, num_rows = min(16, group - first_row);
     int first_head = head * group + first_row;
     const int32_t *cta_first = a.plan.memory + 1;
-    const struct segment *segments =
-        (const struct segment *)(a.plan.memory + plan_header_words(a.plan.num_ctas));
-    int num_slots = a.plan.fixed_splits ? a.plan.max_seqs * MAX_FIXED_SPLITS
+    const struct decode_segment *segments =
+        (const struct decode_segment *)(a.plan.memory + DECODE_PLAN_HEADER_WORDS(a.plan.num_ctas));
+    int num_slots = a.plan.fixed_splits ? a.plan.max_seqs * DECODE_MAX_FIXED_SPLITS
                                         : a.plan.max_seqs + a.plan.num_ctas;
     struct partials part;
     part.counters = (uint32_t *)a.scratch;
@@ -443,7 +427,7 @@ __global__ __launch_bounds__(WARPS * 32, D > 128 ? 1 : 2) void decode_kernel(
     c.end = segments + cta_first[blockIdx.x + 1];
     if (c.at == c.end)
         return;
-    const struct segment *at = c.at, *end = c.end;
+    const struct decode_segment *at = c.at, *end = c.end;
     uint32_t stages = smem_address(smem) + threadIdx.x / 32 * r::STAGES * r::STAGE_BYTES;
     int num_used = 0;
     open_segment(a, c);
@@ -452,7 +436,7 @@ __global__ __launch_bounds__(WARPS * 32, D > 128 ? 1 : 2) void decode_kernel(
         issue_page<D, FP8>(a, c, stages, head);
 #pragma unroll 1
     for (; at < end; at++) {
-        struct segment g = *at;
+        struct decode_segment g = *at;
         struct warp_state<D> w;
         walk_pages<D, FP8>(a, w, c, g, head, first_row, stages, &num_used);
         for (int row = 0; row < num_rows; row += MERGE_ROWS)
@@ -478,37 +462,6 @@ __global__ __launch_bounds__(WARPS * 32, D > 128 ? 1 : 2) void decode_kernel(
 }
 
 // ---- Launchers -----------------------------------------------------------------------------
-
-bool cuda_attention_supports(int32_t head_dim, int32_t block_size)
-{
-    return (head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128 ||
-            head_dim == 256) &&
-           block_size > 0 && block_size % PAGE == 0;
-}
-
-static int row_groups(int num_heads, int num_kv_heads)
-{
-    return (num_heads / num_kv_heads + 15) / 16;
-}
-
-int32_t attention_decode_num_ctas(int32_t num_sms, int32_t num_kv_heads, int32_t num_heads)
-{
-    int num = 2 * num_sms / (num_kv_heads * row_groups(num_heads, num_kv_heads));
-    return num < 1 ? 1 : num;
-}
-
-size_t attention_decode_plan_bytes(int32_t max_seqs, int32_t num_ctas, bool fixed_splits)
-{
-    return (size_t)plan_header_words(num_ctas) * 4 +
-           (size_t)max_segments(max_seqs, num_ctas, fixed_splits) * sizeof(struct segment);
-}
-
-size_t attention_decode_scratch_bytes(const struct attention_decode_plan *plan, int32_t num_heads,
-                                      int32_t head_dim)
-{
-    size_t slots = (size_t)max_segments(plan->max_seqs, plan->num_ctas, plan->fixed_splits);
-    return 4 * (size_t)num_heads * ((size_t)plan->max_seqs + slots * (1 + (size_t)head_dim));
-}
 
 void attention_decode_plan_build(const struct cuda_launch *launch,
                                  const struct attention_decode_plan *plan, const int32_t *seq_lens,
@@ -549,7 +502,7 @@ void attention_decode(const struct cuda_launch *launch, const struct attention_d
     }
     int num_kv_heads = args->cache.num_kv_heads;
     dim3 grid((unsigned)args->plan.num_ctas, (unsigned)num_kv_heads,
-              (unsigned)row_groups(args->num_heads, num_kv_heads));
+              (unsigned)decode_row_groups(args->num_heads, num_kv_heads));
     struct attention_decode_args copy = *args;
     launch_kernel(launch, kernel, grid, WARPS * 32, smem, &copy);
 }

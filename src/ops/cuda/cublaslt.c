@@ -11,9 +11,9 @@
 
 #include "base/memory.h"
 #include "ops/cuda/cuda_backend.h"
+#include "ops/cuda/cuda_sizes.h"
 
 enum {
-    WORKSPACE_BYTES = 32 << 20,
     NUM_CHOICES = 4096, // a power of two
     MAX_CHOICES = NUM_CHOICES / 2,
 };
@@ -104,9 +104,10 @@ enum status cublaslt_open(struct cublaslt **out, struct error *err)
     cublasStatus_t status = lt->create(&lt->handle);
     if (status != CUBLAS_STATUS_SUCCESS)
         return error_set(err, STATUS_UNSUPPORTED, "cuBLASLt cannot start: status %d", (int)status);
-    if (cudaMalloc(&lt->workspace, WORKSPACE_BYTES) != cudaSuccess)
+    if (cudaMalloc(&lt->workspace, CUBLASLT_WORKSPACE_BYTES) != cudaSuccess)
         return error_set(err, STATUS_OUT_OF_MEMORY,
-                         "%d bytes of GPU memory for cuBLASLt were refused", WORKSPACE_BYTES);
+                         "%d bytes of GPU memory for cuBLASLt were refused",
+                         CUBLASLT_WORKSPACE_BYTES);
     return STATUS_OK;
 }
 
@@ -191,7 +192,7 @@ static bool ask(const struct cublaslt *lt, const struct shape *shape, const void
     struct product p;
     cublasLtMatmulPreferenceOpaque_t preference;
     cublasLtMatmulPreference_t pref = (cublasLtMatmulPreference_t)&preference;
-    const size_t workspace_bytes = WORKSPACE_BYTES;
+    const size_t workspace_bytes = CUBLASLT_WORKSPACE_BYTES;
     const uint32_t alignment = (uint32_t)shape->alignment;
     static const cublasLtMatmulPreferenceAttributes_t ALIGNMENTS[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -273,10 +274,10 @@ void cublaslt_matmul(struct cuda_backend *cuda, struct tensor out, struct tensor
     }
     const float one = 1, zero = 0;
     cublasLtMatrixLayout_t d = (cublasLtMatrixLayout_t)&p.out;
-    cublasStatus_t status =
-        lt->matmul(lt->handle, (cublasLtMatmulDesc_t)&p.desc, &one, weight,
-                   (cublasLtMatrixLayout_t)&p.weight, x.data, (cublasLtMatrixLayout_t)&p.x, &zero,
-                   out.data, d, out.data, d, algo, lt->workspace, WORKSPACE_BYTES, cuda->stream);
+    cublasStatus_t status = lt->matmul(
+        lt->handle, (cublasLtMatmulDesc_t)&p.desc, &one, weight, (cublasLtMatrixLayout_t)&p.weight,
+        x.data, (cublasLtMatrixLayout_t)&p.x, &zero, out.data, d, out.data, d, algo, lt->workspace,
+        CUBLASLT_WORKSPACE_BYTES, cuda->stream);
     if (status != CUBLAS_STATUS_SUCCESS)
         cuda_note(cuda, cudaErrorLaunchFailure);
 }

@@ -6,6 +6,7 @@
 // hold its address.
 #include "base/memory.h"
 #include "ops/cuda/cuda_backend.h"
+#include "ops/cuda/cuda_sizes.h"
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/plain.h"
 

@@ -11,8 +11,6 @@
 struct cublaslt;
 struct cuda_plans;
 
-enum { MAX_DECODE_PLANS = 8 }; // attention windows of one model
-
 /** Behind dev->backend. */
 struct cuda_backend {
     cudaStream_t stream; // of everything that a step does

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "ops/cuda/cuda_backend.h"
+#include "ops/cuda/cuda_sizes.h"
 
 enum { COMPUTE_MAJOR = 9, COMPUTE_MINOR = 0 }; // what the kernels are compiled for
 
@@ -123,6 +124,11 @@ static void cuda_memory_info(struct device *dev, int64_t *total_bytes, int64_t *
     *free_bytes = (int64_t)free_now;
 }
 
+static size_t cuda_own_bytes(const struct device *dev, const struct attention_needs *needs)
+{
+    return cuda_backend_bytes(needs, cuda_backend_of(dev)->properties.multiProcessorCount);
+}
+
 static void cuda_record_begin(struct device *dev)
 {
     struct cuda_backend *cuda = cuda_backend_of(dev);
@@ -209,11 +215,10 @@ enum status cuda_device_init(struct device *dev, int32_t num_threads, struct err
 {
     struct cuda_backend *cuda = xcalloc(1, sizeof(*cuda));
     cuda->plans = cuda_plans_create();
-    *dev = (struct device){.kind = DEVICE_CUDA,
-                           .activation_dtype = DTYPE_BF16,
-                           .num_threads = num_threads > 0 ? num_threads : 1,
-                           .max_sampled_vocab = CUDA_MAX_SAMPLED_VOCAB,
-                           .backend = cuda};
+    struct device planned;
+    cuda_device_init_planned(&planned, num_threads); // its sizes are ours
+    *dev = planned;
+    dev->backend = cuda;
     dev->ops = (struct ops){
         .name = "cuda/sm90",
         .close = cuda_close,
@@ -227,6 +232,8 @@ enum status cuda_device_init(struct device *dev, int32_t num_threads, struct err
         .download = cuda_download,
         .synchronize = cuda_synchronize,
         .memory_info = cuda_memory_info,
+        .own_bytes = cuda_own_bytes,
+        .prepared_weight_bytes = planned.ops.prepared_weight_bytes,
         .record_begin = cuda_record_begin,
         .record_end = cuda_record_end,
         .replay = cuda_replay,

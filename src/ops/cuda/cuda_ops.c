@@ -4,30 +4,11 @@
 
 #include "base/memory.h"
 #include "ops/cuda/cuda_backend.h"
+#include "ops/cuda/cuda_sizes.h"
 #include "ops/cuda/plain.h"
 
 // ---- Weights: bf16 as they are, the bias behind them in bf16
 // -------------------------------------
-
-enum { BIAS_ALIGNMENT = 256 };
-
-static size_t matrix_bytes(const struct weight *w)
-{
-    size_t bytes = (size_t)w->out_features * (size_t)w->in_features * sizeof(uint16_t);
-    return (bytes + BIAS_ALIGNMENT - 1) & ~(size_t)(BIAS_ALIGNMENT - 1);
-}
-
-static size_t cuda_prepared_weight_bytes(const struct device *dev, const struct weight *w)
-{
-    (void)dev;
-    return matrix_bytes(w); // the store counts the bias, as float32
-}
-
-static size_t f32_bias_bytes(const struct weight *w)
-{
-    size_t bytes = (size_t)w->out_features * sizeof(float);
-    return (bytes + BIAS_ALIGNMENT - 1) & ~(size_t)(BIAS_ALIGNMENT - 1);
-}
 
 static void copy_bias(struct device *dev, void *dst, const float *bias, int64_t n)
 {
@@ -43,8 +24,8 @@ static enum status cuda_prepare_weight(struct device *dev, struct weight *w, str
     if (w->form != WEIGHT_BF16)
         return error_set(err, STATUS_UNSUPPORTED,
                          "the GPU multiplies bfloat16 weights, not those of form %d", (int)w->form);
-    size_t bias_bytes = f32_bias_bytes(w) + (size_t)w->out_features * sizeof(uint16_t);
-    size_t size_bytes = matrix_bytes(w) + (w->bias ? bias_bytes : 0);
+    size_t bias_bytes = cuda_f32_bias_bytes(w) + (size_t)w->out_features * sizeof(uint16_t);
+    size_t size_bytes = cuda_matrix_bytes(w) + (w->bias ? bias_bytes : 0);
     char *memory = dev->ops.alloc(dev, size_bytes);
     if (!memory)
         return error_set(err, STATUS_OUT_OF_MEMORY,
@@ -52,10 +33,11 @@ static enum status cuda_prepare_weight(struct device *dev, struct weight *w, str
     dev->ops.copy_in(dev, memory, w->data,
                      (size_t)w->out_features * (size_t)w->in_features * sizeof(uint16_t));
     if (w->bias) {
-        dev->ops.copy_in(dev, memory + matrix_bytes(w), w->bias,
+        dev->ops.copy_in(dev, memory + cuda_matrix_bytes(w), w->bias,
                          (size_t)w->out_features * sizeof(float));
-        copy_bias(dev, memory + matrix_bytes(w) + f32_bias_bytes(w), w->bias, w->out_features);
-        w->bias = memory + matrix_bytes(w);
+        copy_bias(dev, memory + cuda_matrix_bytes(w) + cuda_f32_bias_bytes(w), w->bias,
+                  w->out_features);
+        w->bias = memory + cuda_matrix_bytes(w);
     }
     w->data = memory;
     w->is_packed = true;
@@ -129,7 +111,7 @@ static void table_matmul(struct device *dev, struct tensor out, struct tensor x,
     int32_t rows = (int32_t)x.shape[0], n = (int32_t)w->out_features, k = (int32_t)w->in_features;
     if (rows > MAX_GEMV_ROWS || !tensor_is_dense(out) || !gemv_supports(rows, n, k, false)) {
         const char *bias = w->bias;
-        cublaslt_matmul(cuda, out, x, w->data, bias ? bias + f32_bias_bytes(w) : NULL);
+        cublaslt_matmul(cuda, out, x, w->data, bias ? bias + cuda_f32_bias_bytes(w) : NULL);
         return;
     }
     const struct cuda_launch launch = cuda_launch_of(cuda);
@@ -181,7 +163,6 @@ static void table_sample(struct device *dev, int32_t *token_ids, struct tensor l
 
 void cuda_ops_fill(struct ops *ops)
 {
-    ops->prepared_weight_bytes = cuda_prepared_weight_bytes;
     ops->prepare_weight = cuda_prepare_weight;
     ops->embedding = table_embedding;
     ops->rms_norm = table_rms_norm;

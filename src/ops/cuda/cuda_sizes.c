@@ -1,0 +1,116 @@
+// The sizes of the CUDA backend: see cuda_sizes.h.
+#include "ops/cuda/cuda_sizes.h"
+
+#include "base/memory.h"
+#include "ops/cuda/decode_layout.h"
+#include "ops/cuda/kernels.h"
+
+enum {
+    BIAS_ALIGNMENT = 256,
+    // CUDA allocates in such units.
+    ALLOCATION_ALIGNMENT = 512,
+    HOPPER_SMS = 132, // of an H100 SXM, H200
+    // What the driver keeps for an instantiated graph of one decoding step.
+    GRAPH_BYTES = 4 << 20,
+};
+
+static size_t aligned(size_t size_bytes, size_t alignment)
+{
+    return (size_bytes + alignment - 1) & ~(alignment - 1);
+}
+
+// ---- Weights -------------------------------------------------------------------------------
+
+size_t cuda_matrix_bytes(const struct weight *w)
+{
+    return aligned((size_t)w->out_features * (size_t)w->in_features * sizeof(uint16_t),
+                   BIAS_ALIGNMENT);
+}
+
+size_t cuda_f32_bias_bytes(const struct weight *w)
+{
+    return aligned((size_t)w->out_features * sizeof(float), BIAS_ALIGNMENT);
+}
+
+static size_t prepared_weight_bytes(const struct device *dev, const struct weight *w)
+{
+    (void)dev;
+    return cuda_matrix_bytes(w); // the store counts the bias, as float32
+}
+
+// ---- Attention -----------------------------------------------------------------------------
+
+bool cuda_attention_supports(int32_t head_dim, int32_t block_size)
+{
+    return (head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128 ||
+            head_dim == 256) &&
+           block_size > 0 && block_size % CUDA_PAGE == 0;
+}
+
+int32_t decode_row_groups(int32_t num_heads, int32_t num_kv_heads)
+{
+    return (num_heads / num_kv_heads + 15) / 16;
+}
+
+int32_t attention_decode_num_ctas(int32_t num_sms, int32_t num_kv_heads, int32_t num_heads)
+{
+    return max_i32(1, 2 * num_sms / (num_kv_heads * decode_row_groups(num_heads, num_kv_heads)));
+}
+
+static size_t max_segments(int32_t max_seqs, int32_t num_ctas, bool fixed_splits)
+{
+    size_t seqs = (size_t)max_seqs;
+    return fixed_splits ? seqs * DECODE_MAX_FIXED_SPLITS : seqs + (size_t)num_ctas;
+}
+
+size_t attention_decode_plan_bytes(int32_t max_seqs, int32_t num_ctas, bool fixed_splits)
+{
+    return (size_t)DECODE_PLAN_HEADER_WORDS(num_ctas) * sizeof(int32_t) +
+           max_segments(max_seqs, num_ctas, fixed_splits) * sizeof(struct decode_segment);
+}
+
+size_t attention_decode_scratch_bytes(const struct attention_decode_plan *plan, int32_t num_heads,
+                                      int32_t head_dim)
+{
+    size_t slots = max_segments(plan->max_seqs, plan->num_ctas, plan->fixed_splits);
+    return sizeof(float) * (size_t)num_heads *
+           ((size_t)plan->max_seqs + slots * (1 + (size_t)head_dim));
+}
+
+size_t cuda_backend_bytes(const struct attention_needs *needs, int32_t num_sms)
+{
+    size_t bytes = CUBLASLT_WORKSPACE_BYTES;
+    if (!cuda_attention_supports(needs->head_dim, needs->block_size))
+        return bytes; // kernels for any shape keep nothing
+    const struct attention_decode_plan plan = {
+        .max_seqs = needs->max_seqs,
+        .num_ctas = attention_decode_num_ctas(num_sms, needs->num_kv_heads, needs->num_heads),
+    };
+    size_t plan_bytes = attention_decode_plan_bytes(plan.max_seqs, plan.num_ctas, false);
+    size_t scratch_bytes = attention_decode_scratch_bytes(&plan, needs->num_heads, needs->head_dim);
+    return bytes + (size_t)min_i32(needs->num_windows, MAX_DECODE_PLANS) *
+                       (aligned(plan_bytes, ALLOCATION_ALIGNMENT) +
+                        aligned(scratch_bytes, ALLOCATION_ALIGNMENT));
+}
+
+// ---- A GPU to plan for ---------------------------------------------------------------------
+
+static size_t own_bytes(const struct device *dev, const struct attention_needs *needs)
+{
+    (void)dev;
+    return cuda_backend_bytes(needs, HOPPER_SMS);
+}
+
+void cuda_device_init_planned(struct device *dev, int32_t num_threads)
+{
+    *dev = (struct device){
+        .kind = DEVICE_CUDA,
+        .activation_dtype = DTYPE_BF16,
+        .num_threads = max_i32(num_threads, 1),
+        .max_sampled_vocab = CUDA_MAX_SAMPLED_VOCAB,
+        .recording_bytes = GRAPH_BYTES,
+        .ops = {.name = "cuda/planned",
+                .own_bytes = own_bytes,
+                .prepared_weight_bytes = prepared_weight_bytes},
+    };
+}

@@ -1,0 +1,32 @@
+// What a decode plan looks like in memory, for the kernels that write and read it and for the C
+// code that makes room for it.
+#pragma once
+
+#include <stdint.h>
+
+enum {
+    CUDA_PAGE = 16,               // tokens of the cache that the attention kernels load at a time
+    DECODE_MAX_FIXED_SPLITS = 16, // of a sequence, where the batch must not matter
+};
+
+/** A part of one sequence's keys that one CTA of decoding attention reads. */
+struct decode_segment {
+    int32_t seq, page_begin, page_end, num_keys;
+    int32_t first_key; // of the window
+    int32_t slot, first_slot, num_slots;
+};
+
+// A plan's memory: the number of segments, the first segment of each CTA, one end, padding to 8
+// words; then the segments. A macro, since host and device code use it.
+#define DECODE_PLAN_HEADER_WORDS(num_ctas) (((num_ctas) + 2 + 7) / 8 * 8)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Groups of 16 query heads of a kv head. */
+int32_t decode_row_groups(int32_t num_heads, int32_t num_kv_heads);
+
+#ifdef __cplusplus
+}
+#endif
