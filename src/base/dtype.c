@@ -1,4 +1,4 @@
-// Element types of tensors, and the conversions between the 16-bit floats and float.
+// Element types of tensors, and the conversions between the narrow floats and float.
 #include "base/dtype.h"
 
 static const struct {
@@ -50,6 +50,44 @@ enum status dtype_parse(struct str text, enum dtype *out)
     else
         return STATUS_NOT_FOUND;
     return STATUS_OK;
+}
+
+float f8_e4m3_to_f32(uint8_t bits)
+{
+    uint32_t sign = (uint32_t)(bits & 0x80u) << 24, magnitude = bits & 0x7Fu;
+    uint32_t wide;
+    float value;
+    if (magnitude == 0x7Fu) { // NaN
+        wide = sign | 0x7FC00000u;
+    } else if (magnitude >= 0x08u) {
+        wide = sign | ((magnitude << 20) + 0x3C000000u); // 127 - 7 in the exponent
+    } else { // zero, or a multiple of 2^-9 below the normal range
+        value = (float)magnitude * 0x1p-9f;
+        return sign ? -value : value;
+    }
+    memcpy(&value, &wide, sizeof(value));
+    return value;
+}
+
+uint8_t f32_to_f8_e4m3(float value)
+{
+    uint32_t wide;
+    memcpy(&wide, &value, sizeof(wide));
+    uint8_t sign = (uint8_t)(wide >> 24 & 0x80u);
+    wide &= 0x7FFFFFFFu;
+    if (wide > 0x7F800000u) // NaN
+        return sign | 0x7Fu;
+    if (wide >= 0x43E00000u) // 448 and more
+        return sign | 0x7Eu;
+    if (wide < 0x3C800000u) { // below the normal range: adding 2^14 leaves multiples of 2^-9
+        float magnitude;
+        memcpy(&magnitude, &wide, sizeof(magnitude));
+        magnitude += 0x1p14f;
+        memcpy(&wide, &magnitude, sizeof(wide));
+        return (uint8_t)(sign | (wide - 0x46800000u));
+    }
+    wide -= 0x3C000000u;
+    return (uint8_t)(sign | (wide + 0x7FFFFu + (wide >> 20 & 1)) >> 20);
 }
 
 float f16_to_f32(uint16_t bits)

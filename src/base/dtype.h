@@ -1,4 +1,4 @@
-// Element types of tensors, and the conversions between the 16-bit floats and float.
+// Element types of tensors, and the conversions between the narrow floats and float.
 #pragma once
 
 #include <stddef.h>
@@ -54,6 +54,12 @@ static inline uint16_t f32_to_bf16(float value)
         return (uint16_t)(bits >> 16 | 0x0040u);
     return (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
 }
+
+/** 1 sign, 4 exponent bits with bias 7, 3 of mantissa; no infinity, 0x7F and 0xFF are NaN (OCP
+ * 8-bit floating point, E4M3). */
+float f8_e4m3_to_f32(uint8_t bits);
+/** Round to nearest even; beyond 448 and infinite: 448. */
+uint8_t f32_to_f8_e4m3(float value);
 
 float f16_to_f32(uint16_t bits);
 /** Round to nearest even; overflow gives infinity. */

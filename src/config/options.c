@@ -357,11 +357,12 @@ static const struct option table[] = {
     OPT(CACHE, "kv-cache-memory-bytes", HUMAN64, kv_cache_memory_bytes, "None",
         "Bytes of KV cache; overrides the share of memory.", .range = "[1,inf)"),
     OPT(CACHE, "kv-cache-dtype", STRING, kv_cache_dtype, "auto",
-        "Type of the KV cache; auto: the model's.",
+        "Type of the KV cache; auto: float32 on the CPU, bfloat16 on a GPU; fp8 (fp8_e4m3): with "
+        "the checkpoint's k_scale and v_scale, else 1.",
         .choices = "auto,float32,float16,bfloat16,fp8,fp8_e4m3,fp8_e5m2,fp8_inc,fp8_ds_mla,nvfp4,"
                    "int4_per_token_head,int8_per_token_head,fp8_per_token_head,turboquant_k8v4,"
                    "turboquant_4bit_nc,turboquant_k3v4_nc,turboquant_3bit_nc",
-        .accepts = "auto,float32,float16,bfloat16"),
+        .accepts = "auto,float32,float16,bfloat16,fp8,fp8_e4m3"),
     NOT_YET(CACHE, "kv-cache-dtype-skip-layers", LIST, "[]", "Layers that keep the model's type."),
     OPT(CACHE, "num-gpu-blocks-override", INT, num_gpu_blocks_override, "None",
         "Number of KV cache blocks, whatever fits.", .range = "[1,2147483647]"),

@@ -94,7 +94,7 @@ struct serve_options {
     int32_t block_size; // -1: the backend's default
     double gpu_memory_utilization;
     int64_t kv_cache_memory_bytes;   // -1: from the utilisation; VLLM_CPU_KVCACHE_SPACE overrides
-    const char *kv_cache_dtype;      // "auto", "float32", "float16", "bfloat16"
+    const char *kv_cache_dtype;      // "auto", "float32", "float16", "bfloat16", "fp8" ...
     int32_t num_gpu_blocks_override; // -1: none
     enum tristate enable_prefix_caching;
     const char *prefix_caching_hash_algo; // "sha256", "xxhash"

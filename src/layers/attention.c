@@ -15,6 +15,39 @@ static int64_t kv_size(const struct attention *attention)
     return (int64_t)attention->options.num_kv_heads * attention->options.head_dim;
 }
 
+/** The scale of cached keys or values under the first of the names that exporters give it; 0: none
+ *  of them is there. */
+static enum status load_scale(const struct weights *w, const char *const names[4], float *out,
+                              struct error *err)
+{
+    *out = 0;
+    for (int i = 0; i < 4 && *out == 0; i++)
+        TRY(weights_scalar(w, names[i], out, err));
+    return STATUS_OK;
+}
+
+/** One of the two stands for both. */
+static enum status load_cache_scales(struct attention *attention, const struct weights *w,
+                                     struct error *err)
+{
+    static const char *const KEYS[] = {"k_scale", "attn.k_scale", "k_proj.k_scale",
+                                       "k_proj.output_scale"};
+    static const char *const VALUES[] = {"v_scale", "attn.v_scale", "v_proj.v_scale",
+                                         "v_proj.output_scale"};
+    float both = 0;
+    TRY(load_scale(w, KEYS, &attention->k_scale, err));
+    TRY(load_scale(w, VALUES, &attention->v_scale, err));
+    TRY(weights_scalar(w, "kv_scale", &both, err));
+    both = fmaxf(both, fmaxf(attention->k_scale, attention->v_scale));
+    if (both == 0)
+        both = 1;
+    if (attention->k_scale == 0)
+        attention->k_scale = both;
+    if (attention->v_scale == 0)
+        attention->v_scale = both;
+    return STATUS_OK;
+}
+
 enum status attention_load(struct attention *attention, const struct weights *w,
                            const struct attention_options *options, struct error *err)
 {
@@ -26,6 +59,7 @@ enum status attention_load(struct attention *attention, const struct weights *w,
     TRY(joined_linear_load(&attention->qkv_proj, w, parts, ARRAY_LEN(parts), hidden, qkv_bias,
                            err));
     TRY(linear_load(&attention->o_proj, w, "o_proj", hidden, q, options->has_o_bias, err));
+    TRY(load_cache_scales(attention, w, err));
     if (!options->has_qk_norm)
         return STATUS_OK;
     double eps = options->rms_norm_eps;
@@ -50,6 +84,9 @@ void attention_forward(const struct attention *attention, struct forward *fwd, s
     const struct attention_options *options = &attention->options;
     const struct layer_cache *cache = &fwd->caches[options->layer];
     const struct cache_group_step *group = &fwd->groups[cache->group];
+    struct kv_cache kv = cache->kv;
+    kv.k_scale = attention->k_scale;
+    kv.v_scale = attention->v_scale;
     size_t mark = workspace_mark(&fwd->workspace);
     struct tensor qkv = forward_activation(fwd, qkv_size(attention));
     struct tensor attended = forward_activation(fwd, q_size(attention));
@@ -63,10 +100,10 @@ void attention_forward(const struct attention *attention, struct forward *fwd, s
         .cos_sin = options->rotary->cos_sin,
         .rot_dim = options->rotary->rot_dim,
     };
-    op_prepare_qkv(fwd->dev, qkv, &cache->kv, &qkv_params, fwd->positions, group->slot_mapping);
+    op_prepare_qkv(fwd->dev, qkv, &kv, &qkv_params, fwd->positions, group->slot_mapping);
     const struct attention_params params = {attention->scale, options->window, options->num_heads};
-    op_attention(fwd->dev, attended, tensor_columns(qkv, 0, q_size(attention)), &cache->kv,
-                 &group->batch, &params);
+    op_attention(fwd->dev, attended, tensor_columns(qkv, 0, q_size(attention)), &kv, &group->batch,
+                 &params);
     linear_forward(&attention->o_proj, fwd, hidden, attended);
     workspace_release(&fwd->workspace, mark);
 }

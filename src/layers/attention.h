@@ -25,9 +25,11 @@ struct attention {
     struct linear o_proj;
     struct rms_norm q_norm, k_norm; // with has_qk_norm
     float scale;
+    float k_scale, v_scale; // of an e4m3 cache: the checkpoint's, or 1
 };
 
-/** Loads q_proj, k_proj, v_proj, o_proj, and q_norm, k_norm. Errors: as weights_matrix(). */
+/** Loads q_proj, k_proj, v_proj, o_proj, q_norm, k_norm, and the scales of the cache where the
+ *  checkpoint has them. Errors: as weights_matrix(). */
 NODISCARD enum status attention_load(struct attention *attention, const struct weights *w,
                                      const struct attention_options *options, struct error *err);
 

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -317,6 +318,38 @@ enum status weights_vector(const struct weights *w, const char *name, int64_t n,
     void *on_device = NULL;
     TRY(keep_on_device(store, values, size_bytes, &on_device, err));
     *out = on_device;
+    return STATUS_OK;
+}
+
+enum status weights_scalar(const struct weights *w, const char *name, float *out, struct error *err)
+{
+    struct weight_store *store = w->store;
+    struct full_name full = full_name(w, name, "");
+    *out = 0;
+    int64_t index =
+        store->options.is_dummy ? -1 : checkpoint_find(&store->checkpoint, str_from(full.text));
+    if (index < 0)
+        return STATUS_OK;
+    const struct safetensor *tensor = store->checkpoint.tensors[index];
+    bool fits = tensor->ndim == 0 || (tensor->ndim == 1 && tensor->shape[0] == 1);
+    if (!fits || !is_float(tensor->dtype)) {
+        struct arena arena = {0};
+        enum status status =
+            error_set(err, fits ? STATUS_UNSUPPORTED : STATUS_INVALID,
+                      "%s: found %s, expected one number of F32, F16 or BF16 (%s)", full.text,
+                      safetensor_describe(tensor, &arena), tensor->file);
+        arena_deinit(&arena);
+        return status;
+    }
+    store->is_used[index] = true;
+    float value = 0;
+    bool is_read = convert_values(&value, DTYPE_F32, tensor->data, tensor->dtype, 1);
+    CHECK(is_read); // float32 holds them all
+    if (!(value > 0) || isinf(value))
+        return error_set(err, STATUS_INVALID, "%s is %g: expected a positive number (%s)",
+                         full.text, (double)value, tensor->file);
+    if (store->options.mode != WEIGHTS_PLAN)
+        *out = value;
     return STATUS_OK;
 }
 

@@ -100,6 +100,12 @@ bool weights_has(const struct weights *w, const char *name);
 NODISCARD enum status weights_vector(const struct weights *w, const char *name, int64_t n,
                                      const void **out, struct error *err);
 
+/** A positive number, [] or [1] of F32, F16 or BF16, in host memory; 0 where there is none: in PLAN
+ *  mode, with dummy values, and when the checkpoint lacks the tensor. Errors: INVALID (shape,
+ *  value), UNSUPPORTED (dtype). */
+NODISCARD enum status weights_scalar(const struct weights *w, const char *name, float *out,
+                                     struct error *err);
+
 /** One of the matrices that weights_matrix() joins. */
 struct weights_part {
     const char *module; // "gate_proj": the tensors are module.weight and module.bias

@@ -74,7 +74,8 @@ static bool is_kv_cache(const struct kv_cache *cache)
 {
     return cache->num_blocks > 0 && cache->block_size > 0 && cache->num_kv_heads > 0 &&
            cache->head_dim > 0 &&
-           (cache->dtype == DTYPE_F32 || cache->dtype == DTYPE_F16 || cache->dtype == DTYPE_BF16);
+           (cache->dtype == DTYPE_F32 || cache->dtype == DTYPE_F16 || cache->dtype == DTYPE_BF16 ||
+            (cache->dtype == DTYPE_F8_E4M3 && cache->k_scale > 0 && cache->v_scale > 0));
 }
 
 void op_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cache *cache,

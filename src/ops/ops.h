@@ -47,8 +47,9 @@ struct attention_batch {
  *  head_dim] of `dtype`. */
 struct kv_cache {
     void *k, *v;
-    enum dtype dtype; // F32, F16, BF16
+    enum dtype dtype; // F32, F16, BF16, F8_E4M3
     int32_t num_blocks, block_size, num_kv_heads, head_dim;
+    float k_scale, v_scale; // F8_E4M3: what was stored times this is the value; else not read
 };
 
 struct attention_params {

@@ -75,16 +75,22 @@ enum status worker_kv_dtype(enum dtype *out, enum device_kind kind,
     *out = worker_activation_dtype(kind);
     if (str_eq_c(name, "auto"))
         return STATUS_OK;
-    bool is_known = dtype_parse(name, out) == STATUS_OK;
-    if (kind == DEVICE_CPU && !(is_known && is_float(*out)))
+    bool is_known = true;
+    if (str_eq_c(name, "fp8") || str_eq_c(name, "fp8_e4m3"))
+        *out = DTYPE_F8_E4M3;
+    else
+        is_known = dtype_parse(name, out) == STATUS_OK;
+    if (kind == DEVICE_CPU && !(is_known && (is_float(*out) || *out == DTYPE_F8_E4M3)))
         return error_set_field(err, STATUS_UNSUPPORTED, "--kv-cache-dtype",
                                "--kv-cache-dtype " STR_FORMAT
-                               " is not supported: expected auto, float32, float16 or bfloat16",
+                               " is not supported: expected auto, float32, float16, bfloat16, fp8 "
+                               "or fp8_e4m3",
                                STR_ARG(name));
-    if (kind == DEVICE_CUDA && !(is_known && *out == DTYPE_BF16))
+    if (kind == DEVICE_CUDA && !(is_known && (*out == DTYPE_BF16 || *out == DTYPE_F8_E4M3)))
         return error_set_field(err, STATUS_UNSUPPORTED, "--kv-cache-dtype",
                                "--kv-cache-dtype " STR_FORMAT
-                               " is not supported on a GPU: expected auto or bfloat16",
+                               " is not supported on a GPU: expected auto, bfloat16, fp8 or "
+                               "fp8_e4m3",
                                STR_ARG(name));
     return STATUS_OK;
 }

@@ -161,6 +161,33 @@ static void hashmap_finds_what_was_set_and_only_that(void **state)
     arena_deinit(&arena);
 }
 
+static void eight_bit_floats_round_to_nearest_even_and_saturate(void **state)
+{
+    (void)state;
+    static const struct {
+        uint8_t bits;
+        float value;
+    } CASES[] = {{0x00, 0}, {0x01, 0x1p-9f}, {0x07, 7 * 0x1p-9f}, {0x08, 0x1p-6f},
+                 {0x38, 1}, {0x3C, 1.5f},    {0xB8, -1},          {0x7E, 448}};
+    for (size_t i = 0; i < ARRAY_LEN(CASES); i++)
+        assert_true(f8_e4m3_to_f32(CASES[i].bits) == CASES[i].value);
+    for (uint32_t bits = 0; bits < 0x100; bits++) { // and half-way between neighbours: to even
+        float value = f8_e4m3_to_f32((uint8_t)bits);
+        if (isnan(value)) {
+            assert_int_equal(bits & 0x7F, 0x7F);
+            assert_true(isnan(f8_e4m3_to_f32(f32_to_f8_e4m3(value))));
+            continue;
+        }
+        assert_int_equal(f32_to_f8_e4m3(value), bits);
+        float next = f8_e4m3_to_f32((uint8_t)(bits + 1));
+        if ((bits & 0x7F) < 0x7E)
+            assert_int_equal(f32_to_f8_e4m3(value / 2 + next / 2), bits + (bits & 1));
+    }
+    assert_int_equal(f32_to_f8_e4m3(464.0f), 0x7E);
+    assert_int_equal(f32_to_f8_e4m3(-INFINITY), 0xFE);
+    assert_int_equal(f32_to_f8_e4m3(0x1p-11f), 0x00);
+}
+
 static void sixteen_bit_floats_round_to_nearest_even(void **state)
 {
     (void)state;
@@ -267,6 +294,7 @@ int main(void)
         cmocka_unit_test(arena_gives_back_to_a_mark_and_reuses_memory),
         cmocka_unit_test(arena_aligns_large_blocks_to_a_cache_line),
         cmocka_unit_test(hashmap_finds_what_was_set_and_only_that),
+        cmocka_unit_test(eight_bit_floats_round_to_nearest_even_and_saturate),
         cmocka_unit_test(sixteen_bit_floats_round_to_nearest_even),
         cmocka_unit_test(dtype_names_parse_in_every_spelling),
         cmocka_unit_test(str_helpers_cut_and_find),

@@ -144,6 +144,38 @@ static void wrong_names_shapes_and_dtypes_are_named(void **state)
     weight_store_close(&store);
 }
 
+static void scalars_are_positive_numbers_or_absent(void **state)
+{
+    (void)state;
+    // The bytes of a written tensor count up from its offset: 0x43424140 and 0x4544 here.
+    write_tensors(
+        "model.safetensors",
+        "{" TENSOR("pad", "F32", "[16]", 0, 64) "," TENSOR("wide", "F32", "[]", 64,
+                                                           68) "," //
+        TENSOR("narrow", "BF16", "[1]", 68, 70) "," TENSOR("long", "BF16", "[2]", 70,
+                                                           74) ","                       //
+        TENSOR("byte", "U8", "[]", 74, 75) "," TENSOR("fill", "U8", "[85]", 75, 160) "," //
+        TENSOR("negative", "BF16", "[]", 160, 162) "}      ",
+        162);
+    struct weight_store store;
+    open_store(&store, &KEEP);
+    const struct weights w = {.store = &store};
+    struct error err = {0};
+    float value = -1;
+    assert_int_equal(weights_scalar(&w, "wide", &value, &err), STATUS_OK);
+    assert_true(value == 0x1.848280p+7f);
+    assert_int_equal(weights_scalar(&w, "narrow", &value, &err), STATUS_OK);
+    assert_true(value == bf16_to_f32(0x4544));
+    assert_int_equal(weights_scalar(&w, "absent", &value, &err), STATUS_OK);
+    assert_true(value == 0);
+    assert_int_equal(weights_scalar(&w, "long", &value, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.message, "long: found BF16 [2], expected one number"));
+    assert_int_equal(weights_scalar(&w, "byte", &value, &err), STATUS_UNSUPPORTED);
+    assert_int_equal(weights_scalar(&w, "negative", &value, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.message, "negative is -"));
+    weight_store_close(&store);
+}
+
 static void tensors_without_a_place_are_refused_unless_harmless(void **state)
 {
     (void)state;
@@ -249,6 +281,7 @@ int main(void)
         IN_FOLDER(neighbours_are_used_in_place_and_others_joined),
         IN_FOLDER(planning_counts_what_loading_takes),
         IN_FOLDER(wrong_names_shapes_and_dtypes_are_named),
+        IN_FOLDER(scalars_are_positive_numbers_or_absent),
         IN_FOLDER(tensors_without_a_place_are_refused_unless_harmless),
         IN_FOLDER(a_dtype_that_cannot_hold_a_value_is_refused),
         IN_FOLDER(unaligned_tensors_are_copied),

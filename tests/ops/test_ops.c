@@ -186,7 +186,9 @@ static struct kv_cache make_cache(struct bench *b, int32_t num_kv_heads, int32_t
                              .num_blocks = num_blocks,
                              .block_size = block_size,
                              .num_kv_heads = num_kv_heads,
-                             .head_dim = head_dim};
+                             .head_dim = head_dim,
+                             .k_scale = 0.37f,
+                             .v_scale = 1.5f};
     size_t bytes = (size_t)num_blocks * (size_t)block_size * (size_t)num_kv_heads *
                    (size_t)head_dim * dtype_size(dtype);
     cache.k = arena_alloc(&b->arena, bytes);
@@ -196,18 +198,22 @@ static struct kv_cache make_cache(struct bench *b, int32_t num_kv_heads, int32_t
     return cache;
 }
 
-static float cache_element(enum dtype dtype, const void *data, int64_t i)
+static float cache_element(enum dtype dtype, float scale, const void *data, int64_t i)
 {
     if (dtype == DTYPE_F32)
         return ((const float *)data)[i];
+    if (dtype == DTYPE_F8_E4M3)
+        return f8_e4m3_to_f32(((const uint8_t *)data)[i]) * scale;
     uint16_t bits = ((const uint16_t *)data)[i];
     return dtype == DTYPE_BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
 }
 
-static float rounded_to(enum dtype dtype, float value)
+static float rounded_to(enum dtype dtype, float scale, float value)
 {
     if (dtype == DTYPE_F32)
         return value;
+    if (dtype == DTYPE_F8_E4M3)
+        return f8_e4m3_to_f32(f32_to_f8_e4m3(value / scale)) * scale;
     return dtype == DTYPE_BF16 ? bf16_to_f32(f32_to_bf16(value)) : f16_to_f32(f32_to_f16(value));
 }
 
@@ -260,7 +266,10 @@ static void check_qkv_case(struct bench *b, const struct qkv_case *c)
                        slots + r);
 
     double *expected = arena_array(&b->arena, double, dim);
-    double tolerance = c->dtype == DTYPE_F32 ? 2e-6 : c->dtype == DTYPE_F16 ? 1e-3 : 8e-3;
+    double tolerance = c->dtype == DTYPE_F32    ? 2e-6
+                       : c->dtype == DTYPE_F16  ? 1e-3
+                       : c->dtype == DTYPE_BF16 ? 8e-3
+                                                : 1.0 / 16;
     size_t num_written = 0;
     for (int64_t r = 0; r < NUM_ROWS; r++) {
         const float *row = before + r * stride;
@@ -281,9 +290,10 @@ static void check_qkv_case(struct bench *b, const struct qkv_case *c)
                 ((slots[r] / QKV_BLOCK * kv_heads + h) * QKV_BLOCK + slots[r] % QKV_BLOCK) * dim;
             expect_head(expected, k, c, params.k_norm, cos_sin);
             for (int32_t i = 0; i < dim; i++) {
-                assert_true(fabs(cache_element(c->dtype, cache.k, at + i) - expected[i]) <=
-                            tolerance * fmax(1, fabs(expected[i])));
-                assert_true(cache_element(c->dtype, cache.v, at + i) == rounded_to(c->dtype, v[i]));
+                assert_true(fabs(cache_element(c->dtype, cache.k_scale, cache.k, at + i) -
+                                 expected[i]) <= tolerance * fmax(1, fabs(expected[i])));
+                assert_true(cache_element(c->dtype, cache.v_scale, cache.v, at + i) ==
+                            rounded_to(c->dtype, cache.v_scale, v[i]));
             }
         }
     }
@@ -291,16 +301,17 @@ static void check_qkv_case(struct bench *b, const struct qkv_case *c)
     assert_memory_equal(cache.k, other.k, (size_t)size * dtype_size(c->dtype));
     assert_memory_equal(cache.v, other.v, (size_t)size * dtype_size(c->dtype));
     for (int64_t i = 0; i < size; i++)
-        num_written += !isnan(cache_element(c->dtype, cache.v, i));
+        num_written += !isnan(cache_element(c->dtype, cache.v_scale, cache.v, i));
     assert_int_equal(num_written, 4 * kv_heads * dim); // a negative slot writes nothing
 }
 
 static void check_prepare_qkv(struct bench *b)
 {
     static const struct qkv_case cases[] = {
-        {3, 3, 4, 4, true, DTYPE_F32},    {3, 1, 20, 10, true, DTYPE_BF16},
-        {2, 1, 96, 32, false, DTYPE_F16}, {300, 100, 128, 128, true, DTYPE_BF16},
-        {4, 2, 11, 0, false, DTYPE_BF16}, {2, 2, 8, 8, false, DTYPE_F32},
+        {3, 3, 4, 4, true, DTYPE_F32},       {3, 1, 20, 10, true, DTYPE_BF16},
+        {2, 1, 96, 32, false, DTYPE_F16},    {300, 100, 128, 128, true, DTYPE_BF16},
+        {4, 2, 11, 0, false, DTYPE_BF16},    {2, 2, 8, 8, false, DTYPE_F32},
+        {4, 2, 33, 22, true, DTYPE_F8_E4M3},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
         check_qkv_case(b, &cases[i]);
@@ -527,9 +538,10 @@ static float *run_layout(struct bench *b, struct device *dev, const struct atten
 static void check_attention(struct bench *b)
 {
     static const struct attention_case cases[] = {
-        {4, 2, 32, DTYPE_F32, 0},   {4, 2, 32, DTYPE_BF16, 0},  {6, 1, 64, DTYPE_F16, 0},
-        {3, 3, 20, DTYPE_F32, 0},   {2, 1, 13, DTYPE_BF16, 11}, {4, 2, 16, DTYPE_F32, 32},
-        {2, 2, 128, DTYPE_BF16, 1}, {8, 2, 40, DTYPE_F16, 45},  {50, 1, 8, DTYPE_F32, 0},
+        {4, 2, 32, DTYPE_F32, 0},     {4, 2, 32, DTYPE_BF16, 0},     {6, 1, 64, DTYPE_F16, 0},
+        {3, 3, 20, DTYPE_F32, 0},     {2, 1, 13, DTYPE_BF16, 11},    {4, 2, 16, DTYPE_F32, 32},
+        {2, 2, 128, DTYPE_BF16, 1},   {8, 2, 40, DTYPE_F16, 45},     {50, 1, 8, DTYPE_F32, 0},
+        {4, 2, 64, DTYPE_F8_E4M3, 0}, {3, 1, 21, DTYPE_F8_E4M3, 40},
     };
     static const struct layout layouts[] = {
         {16, 256, true, true}, {16, 1, false, false}, {8, 7, true, false},
@@ -610,7 +622,7 @@ static void rope_turns_half_split_pairs(void **state)
     static const int32_t positions[] = {1};
     float x[18] = {1, 2, 3, 4, 5, 6}, keys[6], values[6];
     static const int64_t slots[] = {-1};
-    const struct kv_cache cache = {keys, values, DTYPE_F32, 1, 1, 1, 6};
+    const struct kv_cache cache = {keys, values, DTYPE_F32, 1, 1, 1, 6, 0, 0};
     const struct qkv_params params = {.num_heads = 1, .cos_sin = cos_sin, .rot_dim = 4};
     op_prepare_qkv(&dev, tensor_2d(x, DTYPE_F32, 1, 18), &cache, &params, positions, slots);
     static const float expected[] = {-3, 2, 1, 4, 5, 6};

@@ -138,6 +138,7 @@ static void a_narrow_cache_keeps_requests_independent(void **state)
     (void)state;
     check_model("qwen3", "auto", "bfloat16");
     check_model("llama", "auto", "float16");
+    check_model("qwen3", "auto", "fp8");
 }
 
 static void the_demo_model_is_independent_of_chunks(void **state)

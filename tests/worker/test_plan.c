@@ -229,7 +229,7 @@ static void flags_that_contradict_are_refused(void **state)
     static const char *const LENGTH[] = {"User-specified max_model_len (5000)",
                                          "max_position_embeddings=4096", NULL};
     static const char *const DTYPE[] = {"Unknown dtype: 'int4'", NULL};
-    static const char *const KV_DTYPE[] = {"--kv-cache-dtype fp8", NULL};
+    static const char *const KV_DTYPE[] = {"--kv-cache-dtype fp8_e5m2", "fp8_e4m3", NULL};
     static const char *const BLOCK[] = {"--block-size 0", NULL};
     static const char *const BIND[] = {"VLLM_CPU_OMP_THREADS_BIND", "99999", NULL};
     const struct serve_options base = small_options(100 << 20);
@@ -251,7 +251,7 @@ static void flags_that_contradict_are_refused(void **state)
     options.dtype = "int4";
     expect_refusal(&options, STATUS_INVALID, DTYPE);
     options = base;
-    options.kv_cache_dtype = "fp8";
+    options.kv_cache_dtype = "fp8_e5m2";
     expect_refusal(&options, STATUS_UNSUPPORTED, KV_DTYPE);
     options = base;
     options.block_size = 0;

@@ -118,9 +118,11 @@ static void write_f16(uint16_t *out, const float *src, int32_t n)
         out[i] = f32_to_f16(src[i]);
 }
 
-static void write_elements(void *dst, enum dtype dtype, const float *src, int32_t n)
+static void write_elements(void *dst, enum dtype dtype, float scale, const float *src, int32_t n)
 {
-    if (dtype == DTYPE_F32) {
+    if (dtype == DTYPE_F8_E4M3) {
+        cpu_write_f8(dst, src, scale, n);
+    } else if (dtype == DTYPE_F32) {
         memcpy(dst, src, (size_t)n * sizeof(float));
     } else if (dtype == DTYPE_F16) {
         write_f16(dst, src, n);
@@ -148,8 +150,10 @@ static void avx2_kv_cache_write(struct device *dev, const struct kv_cache *cache
         for (int32_t h = 0; h < cache->num_kv_heads; h++) {
             int64_t to = ((block * cache->num_kv_heads + h) * block_size + offset) * head_bytes;
             int64_t from = t * k.row_stride + (int64_t)h * head_dim;
-            write_elements((char *)cache->k + to, cache->dtype, (float *)k.data + from, head_dim);
-            write_elements((char *)cache->v + to, cache->dtype, (float *)v.data + from, head_dim);
+            write_elements((char *)cache->k + to, cache->dtype, cache->k_scale,
+                           (float *)k.data + from, head_dim);
+            write_elements((char *)cache->v + to, cache->dtype, cache->v_scale,
+                           (float *)v.data + from, head_dim);
         }
     }
 }

@@ -67,6 +67,21 @@ static inline enum weight_form weight_form_of(enum dtype dtype)
     return dtype == DTYPE_F32 ? WEIGHT_F32 : dtype == DTYPE_F16 ? WEIGHT_F16 : WEIGHT_BF16;
 }
 
+/** Element i of a cache's keys or values; `scale` is theirs. */
+static inline float cpu_load_cached(enum dtype dtype, float scale, const void *data, int64_t i)
+{
+    if (dtype == DTYPE_F8_E4M3)
+        return f8_e4m3_to_f32(((const uint8_t *)data)[i]) * scale;
+    return cpu_load(weight_form_of(dtype), data, i);
+}
+
+/** Stores a head of keys or values in an e4m3 cache. */
+static inline void cpu_write_f8(uint8_t *out, const float *src, float scale, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        out[i] = f32_to_f8_e4m3(src[i] / scale);
+}
+
 /** The block of a sequence that holds a key; checked, since a wrong one is another user's text. */
 static inline int32_t cpu_block_of(const struct kv_cache *cache,
                                    const struct attention_batch *batch, int32_t seq, int32_t key)

@@ -180,8 +180,12 @@ static void rope(struct device *dev, struct tensor x, int32_t head_dim, int32_t 
     }
 }
 
-static void write_elements(void *dst, enum dtype dtype, const float *src, int32_t n)
+static void write_elements(void *dst, enum dtype dtype, float scale, const float *src, int32_t n)
 {
+    if (dtype == DTYPE_F8_E4M3) {
+        cpu_write_f8(dst, src, scale, n);
+        return;
+    }
     if (dtype == DTYPE_F32) {
         memcpy(dst, src, (size_t)n * sizeof(float));
         return;
@@ -208,8 +212,10 @@ static void scalar_kv_cache_write(struct device *dev, const struct kv_cache *cac
         for (int32_t h = 0; h < cache->num_kv_heads; h++) {
             int64_t to = ((block * cache->num_kv_heads + h) * block_size + offset) * head_bytes;
             int64_t from = t * k.row_stride + (int64_t)h * head_dim;
-            write_elements((char *)cache->k + to, cache->dtype, (float *)k.data + from, head_dim);
-            write_elements((char *)cache->v + to, cache->dtype, (float *)v.data + from, head_dim);
+            write_elements((char *)cache->k + to, cache->dtype, cache->k_scale,
+                           (float *)k.data + from, head_dim);
+            write_elements((char *)cache->v + to, cache->dtype, cache->v_scale,
+                           (float *)v.data + from, head_dim);
         }
     }
 }
@@ -261,8 +267,8 @@ static int64_t key_start(const struct scalar_attention *a, int32_t seq, int32_t 
 static void attend(const struct scalar_attention *a, float *out, const float *q, int32_t seq,
                    int32_t kv_head, int32_t position, double *probs)
 {
-    enum weight_form form = weight_form_of(a->cache->dtype);
-    int32_t head_dim = a->cache->head_dim;
+    const struct kv_cache *cache = a->cache;
+    int32_t head_dim = cache->head_dim;
     int32_t first = cpu_first_key(a->params, position), num_keys = position + 1 - first;
     CHECK(position < a->batch->seq_lens[seq] && position < a->batch->max_seq_len);
     double max = -INFINITY, sum = 0;
@@ -270,7 +276,8 @@ static void attend(const struct scalar_attention *a, float *out, const float *q,
         int64_t start = key_start(a, seq, kv_head, first + j);
         double dot = 0;
         for (int32_t i = 0; i < head_dim; i++)
-            dot += (double)q[i] * cpu_load(form, a->cache->k, start + i);
+            dot +=
+                (double)q[i] * cpu_load_cached(cache->dtype, cache->k_scale, cache->k, start + i);
         probs[j] = dot * a->params->scale;
         max = fmax(max, probs[j]);
     }
@@ -281,8 +288,8 @@ static void attend(const struct scalar_attention *a, float *out, const float *q,
     for (int32_t i = 0; i < head_dim; i++) {
         double value = 0;
         for (int32_t j = 0; j < num_keys; j++)
-            value +=
-                probs[j] * cpu_load(form, a->cache->v, key_start(a, seq, kv_head, first + j) + i);
+            value += probs[j] * cpu_load_cached(cache->dtype, cache->v_scale, cache->v,
+                                                key_start(a, seq, kv_head, first + j) + i);
         out[i] = (float)(value / sum);
     }
 }

@@ -108,6 +108,9 @@ static struct cuda_kv_cache kernel_cache(const struct kv_cache *cache)
         .num_kv_heads = cache->num_kv_heads,
         .block_size = cache->block_size,
         .head_dim = cache->head_dim,
+        .is_fp8 = cache->dtype == DTYPE_F8_E4M3,
+        .k_scale = cache->k_scale,
+        .v_scale = cache->v_scale,
     };
 }
 
@@ -118,14 +121,10 @@ static void attend_any_shape(struct cuda_backend *cuda, struct tensor out, struc
     const struct plain_attention args = {
         .out = out.data,
         .q = q.data,
-        .k_cache = cache->k,
-        .v_cache = cache->v,
+        .cache = kernel_cache(cache),
         .q_stride = q.row_stride,
         .num_tokens = batch->num_tokens,
         .num_heads = params->num_heads,
-        .num_kv_heads = cache->num_kv_heads,
-        .head_dim = cache->head_dim,
-        .block_size = cache->block_size,
         .max_blocks = batch->max_blocks,
         .window = params->window,
         .scale = params->scale,
@@ -141,7 +140,7 @@ void cuda_attention(struct device *dev, struct tensor out, struct tensor q,
                     const struct kv_cache *cache, const struct attention_batch *batch,
                     const struct attention_params *params)
 {
-    assert(cache->dtype == DTYPE_BF16);
+    assert(cache->dtype == DTYPE_BF16 || cache->dtype == DTYPE_F8_E4M3);
     struct cuda_backend *cuda = cuda_backend_of(dev);
     const struct cuda_launch launch = cuda_launch_of(cuda);
     bool is_fast = cuda_attention_supports(cache->head_dim, cache->block_size);
@@ -188,7 +187,7 @@ void cuda_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cac
                       const struct qkv_params *params, const int32_t *positions,
                       const int64_t *slot_mapping)
 {
-    assert(cache->dtype == DTYPE_BF16);
+    assert(cache->dtype == DTYPE_BF16 || cache->dtype == DTYPE_F8_E4M3);
     struct cuda_backend *cuda = cuda_backend_of(dev);
     if (cuda_attention_supports(cache->head_dim, cache->block_size) &&
         params->rot_dim / 2 % (cache->head_dim / 32) == 0) {
@@ -212,15 +211,11 @@ void cuda_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cac
     }
     const struct plain_qkv args = {
         .qkv = qkv.data,
-        .k_cache = cache->k,
-        .v_cache = cache->v,
+        .cache = kernel_cache(cache),
         .row_stride = qkv.row_stride,
         .num_tokens = (int32_t)qkv.shape[0],
         .num_heads = params->num_heads,
-        .num_kv_heads = cache->num_kv_heads,
-        .head_dim = cache->head_dim,
         .rot_dim = params->rot_dim,
-        .block_size = cache->block_size,
         .q_norm = params->q_norm,
         .k_norm = params->k_norm,
         .eps = params->eps,

@@ -1,5 +1,7 @@
 // Kernels that take any shape: simple, and right. bfloat16 in and out, float32 inside.
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <math.h>
 
 #include "ops/cuda/plain.h"
@@ -121,17 +123,17 @@ static __global__ void prepare_qkv_kernel(struct plain_qkv s)
     extern __shared__ float head[];
     int32_t token = blockIdx.x, index = blockIdx.y, lane = threadIdx.x;
     bool is_query = index < s.num_heads;
-    bool is_value = index >= s.num_heads + s.num_kv_heads;
-    bf16 *x = (bf16 *)s.qkv + token * s.row_stride + (int64_t)index * s.head_dim;
+    bool is_value = index >= s.num_heads + s.cache.num_kv_heads;
+    bf16 *x = (bf16 *)s.qkv + token * s.row_stride + (int64_t)index * s.cache.head_dim;
     float sum = 0;
-    for (int32_t i = lane; i < s.head_dim; i += WARP) {
+    for (int32_t i = lane; i < s.cache.head_dim; i += WARP) {
         head[i] = __bfloat162float(x[i]);
         sum += head[i] * head[i];
     }
     const bf16 *norm = (const bf16 *)(is_query ? s.q_norm : s.k_norm);
     if (!is_value && norm) {
-        float scale = rsqrtf(warp_sum(sum) / (float)s.head_dim + s.eps);
-        for (int32_t i = lane; i < s.head_dim; i += WARP)
+        float scale = rsqrtf(warp_sum(sum) / (float)s.cache.head_dim + s.eps);
+        for (int32_t i = lane; i < s.cache.head_dim; i += WARP)
             head[i] = head[i] * scale * __bfloat162float(norm[i]);
     }
     __syncwarp();
@@ -143,19 +145,35 @@ static __global__ void prepare_qkv_kernel(struct plain_qkv s)
         head[half + i] = b * cosines[i] + a * cosines[half + i];
     }
     __syncwarp();
-    bf16 *to = x;
+    int64_t at = 0;
     if (!is_query) {
         int64_t slot = s.slot_mapping[token];
         if (slot < 0)
             return;
-        int32_t kv_head = (index - s.num_heads) % s.num_kv_heads;
-        to = (bf16 *)(is_value ? s.v_cache : s.k_cache) +
-             ((slot / s.block_size * s.num_kv_heads + kv_head) * s.block_size +
-              slot % s.block_size) *
-                 s.head_dim;
+        int32_t kv_head = (index - s.num_heads) % s.cache.num_kv_heads;
+        at = ((slot / s.cache.block_size * s.cache.num_kv_heads + kv_head) * s.cache.block_size +
+              slot % s.cache.block_size) *
+             s.cache.head_dim;
     }
-    for (int32_t i = lane; i < s.head_dim; i += WARP)
-        to[i] = __float2bfloat16(head[i]);
+    void *pool = is_value ? s.cache.v : s.cache.k;
+    float cache_scale = is_value ? s.cache.v_scale : s.cache.k_scale;
+    for (int32_t i = lane; i < s.cache.head_dim; i += WARP) {
+        if (is_query)
+            x[i] = __float2bfloat16(head[i]);
+        else if (s.cache.is_fp8)
+            ((uint8_t *)pool)[at + i] =
+                __nv_cvt_float_to_fp8(head[i] / cache_scale, __NV_SATFINITE, __NV_E4M3);
+        else
+            ((bf16 *)pool)[at + i] = __float2bfloat16(head[i]);
+    }
+}
+
+/** Element i of the keys or values; an e4m3 one still to be multiplied by its scale. */
+static __device__ float load_cached(const struct cuda_kv_cache &cache, const void *pool, int64_t i)
+{
+    if (!cache.is_fp8)
+        return __bfloat162float(((const bf16 *)pool)[i]);
+    return __half2float(__half(__nv_cvt_fp8_to_halfraw(((const uint8_t *)pool)[i], __NV_E4M3)));
 }
 
 /** One block for each head of each token. Each warp takes every n-th key and keeps its own running
@@ -168,37 +186,37 @@ static __global__ void attention_kernel(struct plain_attention s)
     int32_t token = blockIdx.x, head = blockIdx.y;
     int32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int32_t seq = s.token_seq[token], position = s.positions[token];
-    bf16 *out = (bf16 *)s.out + ((int64_t)token * s.num_heads + head) * s.head_dim;
+    bf16 *out = (bf16 *)s.out + ((int64_t)token * s.num_heads + head) * s.cache.head_dim;
     if (s.seq_lens[seq] == 0) { // padding
-        for (int32_t i = threadIdx.x; i < s.head_dim; i += THREADS)
+        for (int32_t i = threadIdx.x; i < s.cache.head_dim; i += THREADS)
             out[i] = __float2bfloat16(0.0f);
         return;
     }
-    float *q = shared, *sums = shared + (1 + warp) * s.head_dim;
-    for (int32_t i = threadIdx.x; i < s.head_dim; i += THREADS)
+    float *q = shared, *sums = shared + (1 + warp) * s.cache.head_dim;
+    for (int32_t i = threadIdx.x; i < s.cache.head_dim; i += THREADS)
         q[i] = __bfloat162float(
-                   ((const bf16 *)s.q)[token * s.q_stride + (int64_t)head * s.head_dim + i]) *
-               s.scale;
-    for (int32_t i = lane; i < s.head_dim; i += WARP)
+                   ((const bf16 *)s.q)[token * s.q_stride + (int64_t)head * s.cache.head_dim + i]) *
+               s.scale * (s.cache.is_fp8 ? s.cache.k_scale : 1.0f);
+    for (int32_t i = lane; i < s.cache.head_dim; i += WARP)
         sums[i] = 0;
     __syncthreads();
-    const bf16 *keys = (const bf16 *)s.k_cache, *values = (const bf16 *)s.v_cache;
     int32_t first = s.window > 0 ? max(0, position - s.window + 1) : 0;
-    int32_t kv_head = head / (s.num_heads / s.num_kv_heads);
+    int32_t kv_head = head / (s.num_heads / s.cache.num_kv_heads);
     float max_score = -INFINITY, total = 0;
     for (int32_t key = first + warp; key <= position; key += num_warps) {
-        int64_t block = s.block_table[(int64_t)seq * s.max_blocks + key / s.block_size];
-        int64_t at =
-            ((block * s.num_kv_heads + kv_head) * s.block_size + key % s.block_size) * s.head_dim;
+        int64_t block = s.block_table[(int64_t)seq * s.max_blocks + key / s.cache.block_size];
+        int64_t at = ((block * s.cache.num_kv_heads + kv_head) * s.cache.block_size +
+                      key % s.cache.block_size) *
+                     s.cache.head_dim;
         float dot = 0;
-        for (int32_t i = lane; i < s.head_dim; i += WARP)
-            dot += q[i] * __bfloat162float(keys[at + i]);
+        for (int32_t i = lane; i < s.cache.head_dim; i += WARP)
+            dot += q[i] * load_cached(s.cache, s.cache.k, at + i);
         dot = warp_sum(dot);
         float new_max = fmaxf(max_score, dot);
         float keep = expf(max_score - new_max), p = expf(dot - new_max);
         total = total * keep + p;
-        for (int32_t i = lane; i < s.head_dim; i += WARP)
-            sums[i] = sums[i] * keep + p * __bfloat162float(values[at + i]);
+        for (int32_t i = lane; i < s.cache.head_dim; i += WARP)
+            sums[i] = sums[i] * keep + p * load_cached(s.cache, s.cache.v, at + i);
         max_score = new_max;
     }
     if (lane == 0) {
@@ -211,11 +229,11 @@ static __global__ void attention_kernel(struct plain_attention s)
         all_max = fmaxf(all_max, warp_max[w]);
     for (int w = 0; w < num_warps; w++)
         all_total += warp_total[w] * expf(warp_max[w] - all_max);
-    for (int32_t i = threadIdx.x; i < s.head_dim; i += THREADS) {
+    for (int32_t i = threadIdx.x; i < s.cache.head_dim; i += THREADS) {
         float value = 0;
         for (int w = 0; w < num_warps; w++)
-            value += shared[(1 + w) * s.head_dim + i] * expf(warp_max[w] - all_max);
-        out[i] = __float2bfloat16(value / all_total);
+            value += shared[(1 + w) * s.cache.head_dim + i] * expf(warp_max[w] - all_max);
+        out[i] = __float2bfloat16(value / all_total * (s.cache.is_fp8 ? s.cache.v_scale : 1.0f));
     }
 }
 
@@ -237,14 +255,15 @@ void plain_rms_norm(cudaStream_t stream, void *out, const void *x, void *residua
 
 void plain_prepare_qkv(cudaStream_t stream, const struct plain_qkv *args)
 {
-    dim3 grid((unsigned)args->num_tokens, (unsigned)(args->num_heads + 2 * args->num_kv_heads));
-    prepare_qkv_kernel<<<grid, WARP, (size_t)args->head_dim * sizeof(float), stream>>>(*args);
+    dim3 grid((unsigned)args->num_tokens,
+              (unsigned)(args->num_heads + 2 * args->cache.num_kv_heads));
+    prepare_qkv_kernel<<<grid, WARP, (size_t)args->cache.head_dim * sizeof(float), stream>>>(*args);
 }
 
 void plain_attention(cudaStream_t stream, const struct plain_attention *args)
 {
     dim3 grid((unsigned)args->num_tokens, (unsigned)args->num_heads);
-    size_t shared = (size_t)(1 + THREADS / WARP) * (size_t)args->head_dim * sizeof(float);
+    size_t shared = (size_t)(1 + THREADS / WARP) * (size_t)args->cache.head_dim * sizeof(float);
     attention_kernel<<<grid, THREADS, shared, stream>>>(*args);
 }
 

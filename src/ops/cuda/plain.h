@@ -6,6 +6,8 @@
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
+#include "ops/cuda/kernels.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -20,9 +22,10 @@ void plain_rms_norm(cudaStream_t stream, void *out, const void *x, void *residua
 
 /** prepare_qkv() of the operations table. */
 struct plain_qkv {
-    void *qkv, *k_cache, *v_cache;
+    void *qkv;
+    struct cuda_kv_cache cache;
     int64_t row_stride;
-    int32_t num_tokens, num_heads, num_kv_heads, head_dim, rot_dim, block_size;
+    int32_t num_tokens, num_heads, rot_dim;
     const void *q_norm, *k_norm;
     float eps;
     const float *cos_sin;
@@ -34,9 +37,10 @@ void plain_prepare_qkv(cudaStream_t stream, const struct plain_qkv *args);
 /** attention() of the operations table; a sequence of length 0 is padding and gives zeros. */
 struct plain_attention {
     void *out;
-    const void *q, *k_cache, *v_cache;
+    const void *q;
+    struct cuda_kv_cache cache;
     int64_t q_stride;
-    int32_t num_tokens, num_heads, num_kv_heads, head_dim, block_size, max_blocks, window;
+    int32_t num_tokens, num_heads, max_blocks, window;
     float scale;
     const int32_t *block_table, *seq_lens, *token_seq, *positions;
 };
