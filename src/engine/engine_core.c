@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 
 enum { MAX_FRAMES_A_STEP = 4096 };
 
@@ -256,37 +257,56 @@ bool engine_core_begin_step(struct engine_core *core)
 {
     struct scheduler *s = &core->scheduler;
     recorder_checkpoint(&core->recorder, s);
-    int64_t now_ns = clock_monotonic_ns();
-    core->in_step = scheduler_schedule(s, now_ns, &core->step);
-    core->submitted_ns = clock_monotonic_ns();
-    core->durations.schedule_ns = core->submitted_ns - now_ns;
-    recorder_step(&core->recorder, s, core->in_step, &core->step, now_ns);
-    if (!core->in_step)
+    // A snapshot is of a scheduler at rest: that costs the overlap of one step, now and then.
+    if (s->in_flight > 0 && (!scheduler_can_schedule(s) || recorder_is_due(&core->recorder)))
         return false;
-    atomic_store(&core->page->step_start_ns, now_ns);
-    executor_submit(core->executor, &core->step);
+    int64_t now_ns = clock_monotonic_ns();
+    struct scheduler_output step;
+    bool runs = scheduler_schedule(s, now_ns, &step);
+    int64_t submitted_ns = clock_monotonic_ns();
+    core->durations.schedule_ns = submitted_ns - now_ns;
+    recorder_step(&core->recorder, s, runs, &step, now_ns);
+    if (!runs)
+        return false;
+    int32_t slot = (int32_t)(step.step % MAX_STEPS_IN_FLIGHT);
+    core->steps[slot] = step;
+    core->submitted_ns[slot] = submitted_ns;
+    if (s->in_flight == 1)
+        atomic_store(&core->page->step_start_ns, now_ns);
+    executor_submit(core->executor, &core->steps[slot]);
     return true;
+}
+
+// The oldest step in flight, or NULL.
+static const struct scheduler_output *oldest_step(const struct engine_core *core)
+{
+    const struct scheduler *s = &core->scheduler;
+    return s->in_flight > 0 ? &core->steps[(s->step - s->in_flight) % MAX_STEPS_IN_FLIGHT] : NULL;
 }
 
 enum status engine_core_end_step(struct engine_core *core, struct error *err)
 {
     struct scheduler *s = &core->scheduler;
     struct model_runner_output result = {0};
+    const struct scheduler_output *step = oldest_step(core);
     int64_t num_generated = s->stats.num_generated_tokens;
-    if (core->in_step)
+    if (step)
         TRY(executor_collect(core->executor, &result, err));
     int64_t now_ns = clock_monotonic_ns();
-    const struct scheduler_output *step = core->in_step ? &core->step : NULL;
     scheduler_update(s, now_ns, step, step ? &result : NULL, core->outputs);
-    core->durations.execute_ns = step ? now_ns - core->submitted_ns : 0;
+    core->durations.execute_ns = 0;
+    if (step) // it began when it was given to the executor, or when the one before it ended
+        core->durations.execute_ns =
+            now_ns -
+            max_i64(core->submitted_ns[step->step % MAX_STEPS_IN_FLIGHT], core->collected_ns);
+    core->collected_ns = now_ns;
     core->durations.update_ns = clock_monotonic_ns() - now_ns;
     recorder_update(&core->recorder, s, now_ns, step, &result, core->outputs, &core->durations);
     if (step) {
         num_generated = s->stats.num_generated_tokens - num_generated;
-        engine_core_count_step(core, s->num_prompt_tokens_in_step + num_generated);
+        engine_core_count_step(core, scheduler_step_of(s, step)->num_prompt_tokens + num_generated);
     }
-    core->in_step = false;
     engine_core_publish(core, now_ns);
-    atomic_store(&core->page->step_start_ns, 0);
+    atomic_store(&core->page->step_start_ns, s->in_flight > 0 ? now_ns : 0);
     return STATUS_OK;
 }

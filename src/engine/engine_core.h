@@ -35,17 +35,17 @@ struct engine_core {
     struct executor *executor;
     struct channel *channel;
     enum client_state clients[MAX_API_SERVERS];
-    bool stopping; // no new requests
-    bool in_step;
-    struct scheduler_output step; // in flight
+    bool stopping;                                      // no new requests
+    struct scheduler_output steps[MAX_STEPS_IN_FLIGHT]; // in flight, by number
+    int64_t submitted_ns[MAX_STEPS_IN_FLIGHT];
+    int64_t collected_ns; // the step before
     struct engine_core_outputs outputs[MAX_API_SERVERS];
     struct engine_reports reports;
     struct recorder recorder;
-    struct step_durations durations; // of the present step
-    int64_t submitted_ns;
-    int32_t num_dumps;  // recordings written so far
-    struct arena arena; // of the message being read
-    struct buf frame;   // of the message being written
+    struct step_durations durations; // of the step that ended last
+    int32_t num_dumps;               // recordings written so far
+    struct arena arena;              // of the message being read
+    struct buf frame;                // of the message being written
 };
 
 /** Makes the scheduler for a planned engine. Executor and channel are set by the caller. */
@@ -61,10 +61,15 @@ void engine_core_handle(struct engine_core *core, int32_t client_index, struct s
 /** Takes in what the channel has, up to a bound so that steps go on under a flood. */
 void engine_core_receive(struct engine_core *core);
 
-/** Schedules the next step and gives it to the executor. False: there is nothing to run. */
+/**
+ * Schedules the next step and gives it to the executor. False: there is nothing to run, or not
+ * before the step in flight has ended. When it is true and another step may follow
+ * (scheduler_can_schedule()), that one comes before engine_core_end_step().
+ */
 bool engine_core_begin_step(struct engine_core *core);
 
-/** Waits for the step in flight, if any, and fills `core->outputs`. Errors: the executor's. */
+/** Waits for the oldest step in flight, if any, and fills `core->outputs`. Errors: the executor's.
+ */
 NODISCARD enum status engine_core_end_step(struct engine_core *core, struct error *err);
 
 /** Sends `core->outputs`, one message per API server that has any. */

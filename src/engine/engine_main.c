@@ -134,10 +134,13 @@ static enum status turn(struct engine_core *core, struct error *err)
 {
     engine_core_receive(core);
     if (scheduler_has_work(&core->scheduler)) {
-        if (engine_core_begin_step(core))
+        bool begun = engine_core_begin_step(core);
+        if (begun)
             engine_core_receive(core); // so that aborts count before the outputs are made
-        TRY(engine_core_end_step(core, err));
-        engine_core_send_outputs(core);
+        if (!begun || !scheduler_can_schedule(&core->scheduler)) {
+            TRY(engine_core_end_step(core, err));
+            engine_core_send_outputs(core);
+        }
     } else {
         engine_core_publish(core, clock_monotonic_ns());
         channel_wait(core->channel, IDLE_WAIT_MS);
@@ -159,8 +162,10 @@ static enum status stop(struct engine_core *core, struct error *err)
     if (num_left > 0)
         log_info("Stopping: %d requests are aborted", (int)num_left);
     engine_core_abort_all(core);
-    TRY(engine_core_end_step(core, err));
-    engine_core_send_outputs(core);
+    do {
+        TRY(engine_core_end_step(core, err));
+        engine_core_send_outputs(core);
+    } while (core->scheduler.in_flight > 0);
     const struct timespec pause = {.tv_nsec = LAST_WORDS_MS * 1000000L};
     if (num_left > 0)
         nanosleep(&pause, NULL);

@@ -208,7 +208,7 @@ bool kv_cache_manager_allocate(struct kv_cache_manager *kv, struct kv_sequence *
     int32_t num_required = num_blocks_for(kv, num_tokens + demand->num_new_tokens);
     CHECK(num_required <= kv->max_blocks);
     if (kv->has_sliding)
-        free_slid_out(kv, sequence, num_tokens);
+        free_slid_out(kv, sequence, num_tokens - demand->num_in_flight_tokens);
     else if (demand->num_found_tokens == 0 && num_required <= sequence->tables[0].len)
         return true; // a decode within its last block, the most frequent case by far
 
@@ -269,6 +269,19 @@ void kv_cache_manager_free(struct kv_cache_manager *kv, struct kv_sequence *sequ
         }
         block_pool_free(&kv->pool, table->blocks, table->len);
         table->len = table->num_freed = table->num_cached = 0;
+    }
+}
+
+void kv_cache_manager_forget(struct kv_cache_manager *kv, const struct kv_sequence *sequence)
+{
+    if (!kv->enable_prefix_caching)
+        return;
+    for (int32_t g = 0; g < kv->config.num_groups; g++) {
+        for (int32_t i = 0; i < sequence->num_hashes; i++) {
+            int32_t block;
+            while ((block = block_pool_find(&kv->pool, sequence->hashes[i], g)) != NO_BLOCK)
+                block_pool_uncache(&kv->pool, block);
+        }
     }
 }
 

@@ -78,11 +78,12 @@ int32_t kv_cache_manager_find_prefix(struct kv_cache_manager *kv, struct kv_sequ
                                      int32_t num_tokens);
 
 struct kv_demand {
-    int32_t num_computed_tokens; // whose blocks the sequence holds
-    int32_t num_found_tokens;    // what find_prefix() said just before, for a sequence without any
-    int32_t num_new_tokens;      // to compute in this step
-    int32_t num_reserved_tokens; // a length that must fit as a whole; 0: none
-    int32_t watermark_blocks;    // must stay free
+    int32_t num_computed_tokens;  // whose blocks the sequence holds, those in flight included
+    int32_t num_in_flight_tokens; // the last of them, whose steps may still read what they see
+    int32_t num_found_tokens;     // what find_prefix() said just before, for a sequence without any
+    int32_t num_new_tokens;       // to compute in this step
+    int32_t num_reserved_tokens;  // a length that must fit as a whole; 0: none
+    int32_t watermark_blocks;     // must stay free
 };
 
 /**
@@ -99,6 +100,10 @@ void kv_cache_manager_cache(struct kv_cache_manager *kv, struct kv_sequence *seq
 
 /** Gives all blocks back. `forget`: their values are not to be trusted, nobody shall find them. */
 void kv_cache_manager_free(struct kv_cache_manager *kv, struct kv_sequence *sequence, bool forget);
+
+/** Makes a sequence that holds no blocks unfindable: the values of those it had are not to be
+ *  trusted. */
+void kv_cache_manager_forget(struct kv_cache_manager *kv, const struct kv_sequence *sequence);
 
 /** Forgets every cached prefix. False while blocks are in use. */
 bool kv_cache_manager_reset_prefix_cache(struct kv_cache_manager *kv);

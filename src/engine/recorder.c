@@ -100,11 +100,16 @@ void recorder_deinit(struct recorder *rec)
     *rec = (struct recorder){0};
 }
 
-void recorder_checkpoint(struct recorder *rec, const struct scheduler *s)
+bool recorder_is_due(const struct recorder *rec)
 {
     const struct recorder_half *half = &rec->halves[rec->current];
     // The last quarter is for what comes while a step is in flight.
-    if (!half->bytes || s->in_flight || (half->used < rec->capacity / 4 * 3 && !rec->has_gap))
+    return half->bytes && (half->used >= rec->capacity / 4 * 3 || rec->has_gap);
+}
+
+void recorder_checkpoint(struct recorder *rec, const struct scheduler *s)
+{
+    if (s->in_flight > 0 || !recorder_is_due(rec))
         return;
     rec->current = 1 - rec->current;
     rec->has_other = true;
@@ -264,8 +269,8 @@ static void write_tokens(struct record_writer *w, const struct scheduler *s,
                          const struct model_runner_output *result)
 {
     for (int32_t i = 0; i < step->num_rows; i++) {
-        const struct request *r = s->row_requests[i];
-        if (r->state != REQUEST_FINISHED || !step->rows[i].samples || r->abort_requested)
+        const struct request *r = scheduler_step_of(s, step)->row_requests[i];
+        if (r->state != REQUEST_FINISHED || !step->rows[i].samples)
             continue;
         int32_t class = TOKEN_PLAIN;
         if (result->rows[i].token_id < 0)
@@ -280,13 +285,20 @@ static void write_tokens(struct record_writer *w, const struct scheduler *s,
     write_int(w, 0);
 }
 
+// Whether the token that the row drew was the last of a block and of none that ended.
+static bool filled_block(const struct request *r, const struct scheduled_row *row,
+                         int32_t block_size)
+{
+    return r->state != REQUEST_FINISHED && row->samples && r->num_tokens % block_size == 0;
+}
+
 static void write_full_blocks(struct recorder *rec, struct record_writer *w,
                               const struct scheduler *s, const struct scheduler_output *step)
 {
     int32_t block_size = s->kv.config.block_size;
     for (int32_t i = 0; i < step->num_rows && s->kv.enable_prefix_caching; i++) {
-        const struct request *r = s->row_requests[i];
-        if (r->state == REQUEST_RUNNING && step->rows[i].samples && r->num_tokens % block_size == 0)
+        const struct request *r = scheduler_step_of(s, step)->row_requests[i];
+        if (filled_block(r, &step->rows[i], block_size))
             write_content(w, &rec->key, r->kv.hashes[r->kv.num_hashes - 1]);
     }
 }
@@ -295,9 +307,8 @@ static int32_t count_full_blocks(const struct scheduler *s, const struct schedul
 {
     int32_t count = 0, block_size = s->kv.config.block_size;
     for (int32_t i = 0; i < step->num_rows && s->kv.enable_prefix_caching; i++) {
-        const struct request *r = s->row_requests[i];
-        count +=
-            r->state == REQUEST_RUNNING && step->rows[i].samples && r->num_tokens % block_size == 0;
+        const struct request *r = scheduler_step_of(s, step)->row_requests[i];
+        count += filled_block(r, &step->rows[i], block_size);
     }
     return count;
 }

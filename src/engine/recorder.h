@@ -49,6 +49,9 @@ struct recorder {
 void recorder_init(struct recorder *recorder, const struct scheduler *s);
 void recorder_deinit(struct recorder *recorder);
 
+/** Whether the next recorder_checkpoint() without a step in flight turns to the other half. */
+bool recorder_is_due(const struct recorder *recorder);
+
 /** Turns to the other half when it is time and no step is in flight. */
 void recorder_checkpoint(struct recorder *recorder, const struct scheduler *s);
 

@@ -141,6 +141,7 @@ void config_write(struct record_writer *w, const struct scheduler_config *c)
     write_int(w, c->max_model_len);
     write_int(w, c->enable_chunked_prefill);
     write_int(w, c->enable_prefix_caching);
+    write_int(w, c->async_scheduling);
     write_int(w, c->long_prefill_token_threshold);
     write_int(w, c->max_num_partial_prefills);
     write_int(w, c->max_long_partial_prefills);
@@ -169,6 +170,7 @@ enum status config_read(struct record_reader *r, struct scheduler_config *c,
     c->max_model_len = read_i32(r, "max_model_len", 1, MAX_RECORDED_LEN);
     c->enable_chunked_prefill = read_i32(r, "enable_chunked_prefill", 0, 1) != 0;
     c->enable_prefix_caching = read_i32(r, "enable_prefix_caching", 0, 1) != 0;
+    c->async_scheduling = read_i32(r, "async_scheduling", 0, 1) != 0;
     c->long_prefill_token_threshold =
         read_i32(r, "long_prefill_token_threshold", INT32_MIN, INT32_MAX);
     c->max_num_partial_prefills = read_i32(r, "max_num_partial_prefills", INT32_MIN, INT32_MAX);

@@ -12,8 +12,8 @@
 //   ABORT     requests taken away
 //   RESET     the prefix cache was reset, or could not be
 //   STEP      what scheduler_schedule() decided: preemptions, admissions, rows, blocks
-//   UPDATE    how the step ended, content ids of blocks that became full, how long each phase took
-//   GAP       records are missing here; replay goes on at the next SNAPSHOT
+//   UPDATE    how the oldest step in flight ended, content ids of blocks that became full, how long
+//   each phase took GAP       records are missing here; replay goes on at the next SNAPSHOT
 //
 // No text and no token is in it. Of a prompt there are its length and, for each full block, a
 // content id: a keyed hash of the block's place in the hash chain, whose key dies with the engine.
@@ -34,7 +34,7 @@
 
 #define RECORDING_MAGIC "VLLMREC"
 
-enum { RECORDING_MAGIC_BYTES = 8, RECORDING_VERSION = 1, RECORD_HEAD_BYTES = 5 };
+enum { RECORDING_MAGIC_BYTES = 8, RECORDING_VERSION = 2, RECORD_HEAD_BYTES = 5 };
 
 enum record_kind {
     RECORD_CONFIG = 1,

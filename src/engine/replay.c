@@ -20,9 +20,8 @@ struct replay {
     struct kv_cache_config kv_cache;
     struct scheduler scheduler;
     bool is_made, is_live; // the scheduler exists; it stands where the recording stands
-    struct scheduler_output step;
-    bool runs;
-    bool awaits_update; // after STEP
+    struct scheduler_output steps[MAX_STEPS_IN_FLIGHT]; // by number
+    struct scheduler_output step;                       // decided last
     struct row_output *rows;
     int32_t *last_rows, num_last_rows; // of the step before; -1: unknown
     int32_t *zeros;                    // [max_model_len + 1] plain tokens
@@ -82,7 +81,6 @@ static void remake_scheduler(struct replay *p)
     config.kv_cache = &p->kv_cache;
     scheduler_deinit(&p->scheduler);
     scheduler_init(&p->scheduler, &config);
-    p->awaits_update = false;
 }
 
 // A snapshot on the way says whether everything is the same, not only what was decided.
@@ -105,7 +103,7 @@ static void take_snapshot(struct replay *p)
 {
     p->report->num_snapshots++;
     p->num_last_rows = -1;
-    if (p->is_live && p->awaits_update) {
+    if (p->is_live && p->scheduler.in_flight > 0) {
         record_fail(&p->r, "a snapshot while a step is in flight");
     } else if (p->is_live) {
         compare_snapshot(p);
@@ -316,15 +314,16 @@ static void replay_step(struct replay *p)
     struct record_reader *r = &p->r;
     int64_t now_ns = read_int(r, "time", 0, INT64_MAX);
     bool recorded_runs = read_i32(r, "runs", 0, 1) != 0;
-    if (p->awaits_update)
-        record_fail(r, "a step while another is in flight");
+    if (!scheduler_can_schedule(&p->scheduler))
+        record_fail(r, "a step while %d are in flight", (int)p->scheduler.in_flight);
     if (!record_ok(r))
         return;
-    p->runs = scheduler_schedule(&p->scheduler, now_ns, &p->step);
-    p->awaits_update = true;
+    bool runs = scheduler_schedule(&p->scheduler, now_ns, &p->step);
+    if (runs)
+        p->steps[p->step.step % MAX_STEPS_IN_FLIGHT] = p->step;
     compare_preemptions(p);
-    compare(p, "whether there is a step", recorded_runs, p->runs);
-    if (p->runs && record_ok(r)) {
+    compare(p, "whether there is a step", recorded_runs, runs);
+    if (runs && record_ok(r)) {
         compare(p, "the step's number", read_int(r, "step", 0, INT64_MAX), p->step.step);
         compare_admissions(p);
         compare_rows(p);
@@ -335,17 +334,16 @@ static void replay_step(struct replay *p)
     }
 }
 
-// The tokens that the recording has for the step in flight.
-static void read_tokens(struct replay *p)
+// The tokens that the recording has for a step in flight.
+static void read_tokens(struct replay *p, const struct scheduler_output *step)
 {
-    for (int32_t i = 0; i < p->step.num_rows; i++)
-        p->rows[i] =
-            (struct row_output){.row = p->step.rows[i].row, .token_id = REPLAY_PLAIN_TOKEN};
+    for (int32_t i = 0; i < step->num_rows; i++)
+        p->rows[i] = (struct row_output){.row = step->rows[i].row, .token_id = REPLAY_PLAIN_TOKEN};
     while (record_ok(&p->r)) {
-        int32_t place = read_i32(&p->r, "place", 0, p->step.num_rows) - 1;
+        int32_t place = read_i32(&p->r, "place", 0, step->num_rows) - 1;
         if (place < 0)
             return;
-        const struct request *request = p->scheduler.row_requests[place];
+        const struct request *request = scheduler_step_of(&p->scheduler, step)->row_requests[place];
         int32_t last = TOKEN_FIRST_STOP + request->sampling.num_stop_token_ids - 1;
         p->rows[place].token_id = token_of_class(read_i32(&p->r, "token", TOKEN_NONE, last));
     }
@@ -378,20 +376,20 @@ static void replay_update(struct replay *p)
     int64_t now_ns = read_int(r, "time", 0, INT64_MAX);
     bool has_step = read_i32(r, "has step", 0, 1) != 0;
     // Without a step before it: the engine stops and tells what it aborted.
-    if (record_ok(r) && has_step != (p->awaits_update && p->runs))
+    if (record_ok(r) && has_step != (s->in_flight > 0))
         record_fail(r, "an update that does not belong to the step before it");
+    const struct scheduler_output *step = &p->steps[(s->step - s->in_flight) % MAX_STEPS_IN_FLIGHT];
     read_given(p, 0);
     if (has_step && record_ok(r)) {
-        read_tokens(p);
-        read_given(p, read_count(r, "full blocks", p->step.num_rows, sizeof(struct block_hash)));
+        read_tokens(p, step);
+        read_given(p, read_count(r, "full blocks", step->num_rows, sizeof(struct block_hash)));
     }
     if (!record_ok(r))
         return;
-    const struct model_runner_output result = {.num_rows = p->step.num_rows, .rows = p->rows};
+    const struct model_runner_output result = {.num_rows = has_step ? step->num_rows : 0,
+                                               .rows = p->rows};
     struct engine_core_outputs outputs[MAX_API_SERVERS];
-    scheduler_update(s, now_ns, has_step ? &p->step : NULL, has_step ? &result : NULL, outputs);
-    p->awaits_update = false;
-    p->runs = false;
+    scheduler_update(s, now_ns, has_step ? step : NULL, has_step ? &result : NULL, outputs);
     check_given(p);
     compare_finishes(p, outputs);
     p->report->sum_schedule_ns += read_int(r, "schedule time", 0, INT64_MAX >> 20);

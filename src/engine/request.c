@@ -325,8 +325,12 @@ void request_table_remove(struct request_table *table, struct request *request)
     while (*link != request)
         link = &(*link)->hash_next;
     *link = request->hash_next;
+    table->len--;
+}
+
+void request_table_recycle(struct request_table *table, struct request *request)
+{
     request->hash_next = table->spares;
     table->spares = request;
     table->num_spares++;
-    table->len--;
 }

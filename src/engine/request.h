@@ -23,10 +23,13 @@ struct request {
     // What every step reads or writes, side by side.
     enum request_state state;
     int32_t row;            // in the worker's batch; NO_ROW unless running
-    int32_t scheduled_slot; // index in the step's rows; -1: not in the step
+    int32_t scheduled_slot; // index in the latest step's rows; -1: not in that step
     int32_t num_prompt_tokens;
-    int32_t num_tokens; // prompt and outputs
+    int32_t num_tokens; // prompt and outputs, as far as they are known
     int32_t num_computed_tokens;
+    int32_t num_placeholders;     // outputs that steps in flight draw: not known yet
+    int32_t num_in_flight;        // steps that it is part of
+    int32_t num_in_flight_tokens; // what they compute
     int32_t max_tokens;           // prompt and outputs together, the model's limit included
     int32_t num_highest_computed; // before any preemption: what comes again is recomputed
     int32_t num_cached_tokens;    // of the first admission
@@ -34,8 +37,7 @@ struct request {
     int32_t client_index;
     int32_t stop_token_id;
     enum finish_reason finish_reason;
-    enum finish_reason abort_reason;
-    bool abort_requested; // while it is in the step in flight
+    bool is_forgotten; // not in the table any more, but still in a step in flight
     uint64_t request_id;
     int64_t queued_ns, scheduled_ns, first_token_ns, last_token_ns;
     int64_t num_intervals, sum_interval_ns, min_interval_ns, max_interval_ns; // between tokens
@@ -74,7 +76,14 @@ static inline int32_t request_num_output_tokens(const struct request *request)
 
 static inline int32_t request_remaining_tokens(const struct request *request)
 {
-    return request->num_tokens - request->num_computed_tokens;
+    return request->num_tokens + request->num_placeholders - request->num_computed_tokens;
+}
+
+/** What a step may compute: nothing once a step in flight draws the last token that it may have. */
+static inline int32_t request_schedulable_tokens(const struct request *request)
+{
+    bool ends = request->num_tokens + request->num_placeholders >= request->max_tokens;
+    return ends ? 0 : request_remaining_tokens(request);
 }
 
 // ---- queue -------------------------------------------------------------------------------
@@ -134,5 +143,9 @@ struct request *request_table_add(struct request_table *table,
                                   const struct engine_core_request *message, int32_t max_tokens,
                                   int32_t max_blocks, int32_t num_groups);
 
-/** Forgets a request. Its memory stays as it is until the next request_table_add(). */
+/** Forgets a request. The caller hands it to request_table_recycle() when nothing refers to it. */
 void request_table_remove(struct request_table *table, struct request *request);
+
+/** Keeps the memory of a removed request for others; it stays as it is until the next
+ *  request_table_add(). */
+void request_table_recycle(struct request_table *table, struct request *request);

@@ -19,6 +19,7 @@ struct scheduler_config scheduler_config_from(const struct engine_config *engine
         .vocab_size = engine->model->vocab_size,
         .enable_chunked_prefill = o->enable_chunked_prefill != TRISTATE_FALSE,
         .enable_prefix_caching = o->enable_prefix_caching != TRISTATE_FALSE,
+        .async_scheduling = engine->async_scheduling,
         .hash_algo = algo && strcmp(algo, "xxhash") == 0 ? BLOCK_HASH_XXHASH : BLOCK_HASH_SHA256,
         .long_prefill_token_threshold = o->long_prefill_token_threshold,
         .max_num_partial_prefills = o->max_num_partial_prefills,
@@ -47,8 +48,10 @@ void scheduler_init(struct scheduler *s, const struct scheduler_config *config)
             s->long_prefill_token_threshold = max_i32(config->max_model_len / 25, 1); // 4 %
     }
     s->watermark_blocks = (int32_t)(config->watermark * config->kv_cache->num_blocks);
+    int64_t max_tokens_in_flight =
+        (int64_t)config->max_num_batched_tokens * (config->async_scheduling ? 2 : 1);
     kv_cache_manager_init(&s->kv, config->kv_cache, config->max_model_len,
-                          config->max_num_batched_tokens, hash_algo(config));
+                          (int32_t)min_i64(max_tokens_in_flight, INT32_MAX), hash_algo(config));
     s->config.kv_cache = &s->kv.config;
     request_table_init(&s->requests, 2 * config->max_num_seqs);
 
@@ -56,10 +59,13 @@ void scheduler_init(struct scheduler *s, const struct scheduler_config *config)
     s->running = xcalloc(num_seqs, sizeof(*s->running));
     s->free_rows = xcalloc(num_seqs, sizeof(*s->free_rows));
     s->given_back_rows = xcalloc(num_seqs, sizeof(*s->given_back_rows));
-    s->finished_rows = xcalloc(num_seqs, sizeof(*s->finished_rows));
-    s->rows = xcalloc(num_seqs, sizeof(*s->rows));
-    s->row_requests = xcalloc(num_seqs, sizeof(*s->row_requests));
-    s->new_requests = xcalloc(num_seqs, sizeof(*s->new_requests));
+    for (int32_t i = 0; i < MAX_STEPS_IN_FLIGHT; i++) {
+        struct scheduled_step *step = &s->steps[i];
+        step->finished_rows = xcalloc(num_seqs, sizeof(*step->finished_rows));
+        step->rows = xcalloc(num_seqs, sizeof(*step->rows));
+        step->row_requests = xcalloc(num_seqs, sizeof(struct request *));
+        step->new_requests = xcalloc(num_seqs, sizeof(*step->new_requests));
+    }
     s->prefilling = xcalloc(num_seqs, sizeof(*s->prefilling));
     s->preemptions = xcalloc(num_seqs, sizeof(*s->preemptions));
     s->past = xcalloc(NUM_PAST_REQUESTS, sizeof(*s->past));
@@ -67,18 +73,29 @@ void scheduler_init(struct scheduler *s, const struct scheduler_config *config)
         s->free_rows[s->num_free_rows++] = row; // the lowest on top
 }
 
+// Ends what is in flight for an engine that goes down with it, and frees its places.
+static void release_steps(struct scheduler *s)
+{
+    for (int32_t i = 0; i < MAX_STEPS_IN_FLIGHT; i++) {
+        struct scheduled_step *step = &s->steps[i];
+        for (int32_t k = 0; k < step->num_pinned; k++)
+            scheduler_unpin(s, step->row_requests[k], step->rows[k].num_scheduled_tokens);
+        free(step->finished_rows);
+        free(step->rows);
+        free(step->row_requests);
+        free(step->new_requests);
+    }
+}
+
 void scheduler_deinit(struct scheduler *s)
 {
     kv_cache_manager_deinit(&s->kv);
+    release_steps(s);
     request_table_deinit(&s->requests);
     request_queue_deinit(&s->waiting);
     free(s->running);
     free(s->free_rows);
     free(s->given_back_rows);
-    free(s->finished_rows);
-    free(s->rows);
-    free(s->row_requests);
-    free(s->new_requests);
     free(s->prefilling);
     free(s->preemptions);
     free(s->past);
@@ -129,7 +146,7 @@ static void add_row(struct scheduler *s, struct scheduler_output *out, struct re
         row->num_freed_blocks[g] = table->num_freed;
     }
     r->num_computed_tokens += num_new;
-    row->samples = r->num_computed_tokens == r->num_tokens;
+    row->samples = request_remaining_tokens(r) == 0;
     out->num_scheduled_tokens += num_new;
 }
 
@@ -151,7 +168,7 @@ static int32_t count_decodes(const struct scheduler *s, int32_t from)
 {
     int32_t count = 0;
     for (int32_t i = from; i < s->num_running; i++)
-        count += request_remaining_tokens(s->running[i]) == 1;
+        count += request_schedulable_tokens(s->running[i]) == 1;
     return count;
 }
 
@@ -167,7 +184,9 @@ static bool schedule_running(struct scheduler *s, struct scheduler_output *out, 
         struct request *r = s->running[i];
         if (i + PREFETCH_DISTANCE < s->num_running)
             request_prefetch(s->running[i + PREFETCH_DISTANCE]);
-        int32_t num_new = request_remaining_tokens(r);
+        int32_t num_new = request_schedulable_tokens(r);
+        if (num_new == 0)
+            continue;
         if (num_new == 1) {
             num_decodes = max_i32(num_decodes - 1, -1);
         } else {
@@ -182,6 +201,7 @@ static bool schedule_running(struct scheduler *s, struct scheduler_output *out, 
 
         int32_t num_blocks = r->kv.tables[0].len;
         const struct kv_demand demand = {.num_computed_tokens = r->num_computed_tokens,
+                                         .num_in_flight_tokens = r->num_in_flight_tokens,
                                          .num_new_tokens = num_new};
         bool is_victim = false;
         while (!is_victim && !kv_cache_manager_allocate(&s->kv, &r->kv, &demand)) {
@@ -190,7 +210,7 @@ static bool schedule_running(struct scheduler *s, struct scheduler_output *out, 
             if (victim->scheduled_slot >= 0) {
                 *budget += s->rows[victim->scheduled_slot].num_scheduled_tokens;
                 remove_row(s, out, victim);
-            } else if (index > i && request_remaining_tokens(victim) == 1) {
+            } else if (index > i && request_schedulable_tokens(victim) == 1) {
                 num_decodes = max_i32(num_decodes - 1, -1);
             }
             scheduler_preempt(s, index, r, now_ns);
@@ -290,7 +310,7 @@ static void commit_row(struct scheduler *s, int32_t slot)
 {
     struct request *r = s->row_requests[slot];
     int32_t start = s->rows[slot].num_computed_tokens, end = r->num_computed_tokens;
-    kv_cache_manager_cache(&s->kv, &r->kv, end);
+    kv_cache_manager_cache(&s->kv, &r->kv, min_i32(end, r->num_tokens));
     int32_t fresh = max_i32(start, min_i32(r->num_highest_computed, end));
     s->stats.num_recomputed_tokens += fresh - start;
     s->num_prompt_tokens_in_step += max_i32(min_i32(end, r->num_prompt_tokens) - fresh, 0);
@@ -310,6 +330,10 @@ static void schedule_waiting(struct scheduler *s, struct scheduler_output *out, 
     int32_t num_overtaken = 0;
     while (*budget > 0 && s->num_running < s->config.max_num_seqs && s->waiting.len > 0) {
         struct request *r = request_queue_peek(&s->waiting);
+        if (r->num_in_flight > 0) { // preempted, and its last token is still being drawn
+            note_hold(r, HOLD_AFTER_PREEMPTION);
+            break;
+        }
         if (r == s->blocked && s->num_running > 0 && s->kv.pool.num_free <= s->blocked_num_free) {
             note_hold(r, r->num_preemptions > 0 ? HOLD_AFTER_PREEMPTION : HOLD_BLOCKS);
             break;
@@ -372,9 +396,36 @@ static void schedule_waiting(struct scheduler *s, struct scheduler_output *out, 
         request_queue_push_front(&s->waiting, s->overtaken[--num_overtaken]);
 }
 
+// The rows of the step before do not count in the one that comes.
+static void turn_to_next_step(struct scheduler *s)
+{
+    const struct scheduled_step *before = &s->steps[(s->step + 1) % MAX_STEPS_IN_FLIGHT];
+    for (int32_t i = 0; s->in_flight > 0 && i < before->num_pinned; i++)
+        before->row_requests[i]->scheduled_slot = -1;
+    const struct scheduled_step *next = &s->steps[s->step % MAX_STEPS_IN_FLIGHT];
+    s->rows = next->rows;
+    s->row_requests = next->row_requests;
+    s->new_requests = next->new_requests;
+}
+
+// From here until their update the rows' requests belong to a step in flight.
+static void pin_rows(struct scheduler *s, const struct scheduler_output *out)
+{
+    struct scheduled_step *step = &s->steps[s->step % MAX_STEPS_IN_FLIGHT];
+    step->num_pinned = out->num_rows;
+    step->num_prompt_tokens = s->num_prompt_tokens_in_step;
+    for (int32_t i = 0; i < out->num_rows; i++) {
+        struct request *r = s->row_requests[i];
+        r->num_in_flight++;
+        r->num_in_flight_tokens += s->rows[i].num_scheduled_tokens;
+        r->num_placeholders += s->rows[i].samples;
+    }
+}
+
 bool scheduler_schedule(struct scheduler *s, int64_t now_ns, struct scheduler_output *out)
 {
-    assert(!s->in_flight);
+    CHECK(scheduler_can_schedule(s));
+    turn_to_next_step(s);
     *out = (struct scheduler_output){.rows = s->rows, .new_requests = s->new_requests};
     int32_t budget = s->config.max_num_batched_tokens;
     s->now_ns = now_ns;
@@ -390,12 +441,14 @@ bool scheduler_schedule(struct scheduler *s, int64_t now_ns, struct scheduler_ou
         return false; // rows given back go with the next step
 
     s->stats.num_computed_prompt_tokens += s->num_prompt_tokens_in_step;
-    memcpy(s->finished_rows, s->given_back_rows,
-           (size_t)s->num_given_back_rows * sizeof(*s->finished_rows));
-    out->finished_rows = s->finished_rows;
+    int32_t *finished_rows = s->steps[s->step % MAX_STEPS_IN_FLIGHT].finished_rows;
+    memcpy(finished_rows, s->given_back_rows,
+           (size_t)s->num_given_back_rows * sizeof(*finished_rows));
+    out->finished_rows = finished_rows;
     out->num_finished_rows = s->num_given_back_rows;
     s->num_given_back_rows = 0;
+    pin_rows(s, out);
     out->step = s->step++;
-    s->in_flight = true;
+    s->in_flight++;
     return true;
 }

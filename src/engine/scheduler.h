@@ -15,6 +15,17 @@
 //     its client aborted it.
 //  8. After scheduler_add() has returned nothing is allocated until the next one.
 //
+// With async_scheduling a step may be decided while the one before it is in flight. A token that
+// the latter draws is a placeholder then: it counts as a token, but nobody knows it. What holds in
+// addition:
+//
+//  9. Blocks become findable up to the last known token, never with a placeholder.
+// 10. A request whose last possible token is being drawn is not scheduled. One that ends by a stop
+//     token while another step computes one token more ends at once: that token is dropped, and the
+//     request's memory stays until that step is over.
+// 11. A step may read and write blocks that were given back while it was in flight: whoever gets
+//     them computes in a later step, and steps run in order.
+//
 // Time comes in as an argument, so that tests decide what time it is. One thread.
 #pragma once
 
@@ -29,6 +40,7 @@ struct scheduler_config {
     int32_t vocab_size; // token ids are checked against it
     bool enable_chunked_prefill;
     bool enable_prefix_caching;
+    bool async_scheduling;                // a step is decided while another is in flight
     enum block_hash_algo hash_algo;       // NONE: SHA256
     int32_t long_prefill_token_threshold; // most tokens a prompt gets in a step; 0: no cap
     // Above 1: at most so many prompts are in partial prefill side by side, and at most
@@ -70,6 +82,18 @@ struct step_preemption {
     uint64_t victim_id, by_id;
 };
 
+enum { MAX_STEPS_IN_FLIGHT = 2 };
+
+/** What a step in flight refers to; it stays until the step's update. */
+struct scheduled_step {
+    struct scheduled_row *rows;
+    struct request **row_requests; // of rows
+    struct scheduled_new_request *new_requests;
+    int32_t *finished_rows;
+    int32_t num_prompt_tokens; // computed for the first time
+    int32_t num_pinned;        // of row_requests, which stay; 0: the step is over
+};
+
 struct scheduler {
     struct scheduler_config config;
     int32_t long_prefill_token_threshold; // the effective one
@@ -86,13 +110,14 @@ struct scheduler {
     int32_t *free_rows, *given_back_rows;
     int32_t num_free_rows, num_given_back_rows;
 
-    // The step being decided or in flight.
-    bool in_flight;
-    int64_t step;
+    int32_t in_flight;                                // steps
+    int64_t step;                                     // the next one's number
+    struct scheduled_step steps[MAX_STEPS_IN_FLIGHT]; // by number
+
+    // The step decided last: one of `steps`.
     struct scheduled_row *rows;
-    struct request **row_requests; // of rows
+    struct request **row_requests;
     struct scheduled_new_request *new_requests;
-    int32_t *finished_rows;
     int32_t num_prompt_tokens_in_step;
     struct request *overtaken[MAX_OVERTAKEN_PREFILLS];
     struct request **prefilling; // running ones whose prompt the step leaves unfinished
@@ -130,7 +155,7 @@ NODISCARD enum status scheduler_add(struct scheduler *s, const struct engine_cor
                                     int64_t now_ns, struct error *err);
 
 /** Ends a client's requests; ids that it does not have are passed over. An output tells `reason`
- *  unless that is NONE: then they end silently. What is in a step in flight ends with its update.
+ *  unless that is NONE: then they end silently. What a step in flight draws for them is dropped.
  */
 void scheduler_abort(struct scheduler *s, int32_t client_index, const uint64_t *ids,
                      int32_t num_ids, enum finish_reason reason);
@@ -139,15 +164,15 @@ void scheduler_abort(struct scheduler *s, int32_t client_index, const uint64_t *
 void scheduler_abort_client(struct scheduler *s, int32_t client_index, enum finish_reason reason);
 
 /**
- * Decides the next step. `out` points into the scheduler until scheduler_update(). False when
- * there is nothing to compute now: no step is to be run.
+ * Decides the next step; scheduler_can_schedule() must hold. `out` points into the scheduler until
+ * its scheduler_update(). False when there is nothing to compute now: no step is to be run.
  */
 bool scheduler_schedule(struct scheduler *s, int64_t now_ns, struct scheduler_output *out);
 
 /**
- * Applies the result of the step in flight (both NULL: no step was run) and reports what became of
- * the requests: `outputs[c]` for API server c, pointing into the scheduler and `result` until the
- * next scheduler_add() or scheduler_update().
+ * Applies the result of the oldest step in flight (both NULL: there is none) and reports what
+ * became of the requests: `outputs[c]` for API server c, pointing into the scheduler and `result`
+ * until the next scheduler_add() or scheduler_update().
  */
 void scheduler_update(struct scheduler *s, int64_t now_ns, const struct scheduler_output *step,
                       const struct model_runner_output *result,
@@ -159,7 +184,20 @@ bool scheduler_reset_prefix_cache(struct scheduler *s);
 /** Whether schedule or update have something to do. */
 static inline bool scheduler_has_work(const struct scheduler *s)
 {
-    return s->num_running > 0 || s->waiting.len > 0 || s->finished.len > 0;
+    return s->num_running > 0 || s->waiting.len > 0 || s->finished.len > 0 || s->in_flight > 0;
+}
+
+/** Whether another step may be decided before the oldest one's result is there. */
+static inline bool scheduler_can_schedule(const struct scheduler *s)
+{
+    return s->in_flight < (s->config.async_scheduling ? MAX_STEPS_IN_FLIGHT : 1);
+}
+
+/** What a step in flight, or the one whose update came last, refers to. */
+static inline const struct scheduled_step *scheduler_step_of(const struct scheduler *s,
+                                                             const struct scheduler_output *step)
+{
+    return &s->steps[step->step % MAX_STEPS_IN_FLIGHT];
 }
 
 /**
@@ -183,8 +221,16 @@ bool scheduler_can_ever_run(const struct scheduler *s, int64_t num_tokens);
 void scheduler_give_row_back(struct scheduler *s, struct request *request);
 void scheduler_remove_from_running(struct scheduler *s, int32_t index);
 
+/** A step in flight with so many of the request's tokens is over. A request that is forgotten lives
+ *  until the last such step. */
+void scheduler_unpin(struct scheduler *s, struct request *request, int32_t num_tokens);
+
 /** RUNNING → FINISHED: gives row and blocks back. The caller takes it out of `running`. */
 void scheduler_finish_running(struct scheduler *s, struct request *request,
+                              enum finish_reason reason);
+
+/** WAITING → FINISHED, for one that was preempted while it was in flight. */
+void scheduler_finish_waiting(struct scheduler *s, struct request *request,
                               enum finish_reason reason);
 
 /** Ends a request that is in no queue and has no blocks; its output goes with the next update. */

@@ -54,6 +54,17 @@ void scheduler_forget(struct scheduler *s, struct request *r, int64_t now_ns)
     complete_history(r, now_ns, &s->past[s->num_past++ % NUM_PAST_REQUESTS]);
     s->num_live[r->client_index]--;
     request_table_remove(&s->requests, r);
+    r->is_forgotten = true;
+    if (r->num_in_flight == 0)
+        request_table_recycle(&s->requests, r);
+}
+
+void scheduler_unpin(struct scheduler *s, struct request *r, int32_t num_tokens)
+{
+    r->num_in_flight--;
+    r->num_in_flight_tokens -= num_tokens;
+    if (r->is_forgotten && r->num_in_flight == 0)
+        request_table_recycle(&s->requests, r);
 }
 
 void scheduler_give_row_back(struct scheduler *s, struct request *r)
@@ -68,6 +79,17 @@ void scheduler_finish_running(struct scheduler *s, struct request *r, enum finis
     // Logits that are not finite may come from keys and values that are not.
     kv_cache_manager_free(&s->kv, &r->kv, reason == FINISH_REASON_ERROR);
     scheduler_give_row_back(s, r);
+    r->state = REQUEST_FINISHED;
+    r->finish_reason = reason;
+}
+
+void scheduler_finish_waiting(struct scheduler *s, struct request *r, enum finish_reason reason)
+{
+    request_queue_remove(&s->waiting, r);
+    if (s->blocked == r)
+        s->blocked = NULL;
+    if (reason == FINISH_REASON_ERROR)
+        kv_cache_manager_forget(&s->kv, &r->kv);
     r->state = REQUEST_FINISHED;
     r->finish_reason = reason;
 }
@@ -253,19 +275,15 @@ static void abort_request(struct scheduler *s, struct request *r, enum finish_re
 {
     if (r->state == REQUEST_FINISHED)
         return;
-    if (r->state == REQUEST_RUNNING && s->in_flight && r->scheduled_slot >= 0) {
-        // The worker may be reading its tokens and writing its blocks.
-        if (!r->abort_requested || reason == FINISH_REASON_NONE)
-            r->abort_reason = reason;
-        r->abort_requested = true;
-        return;
-    }
     if (r->state == REQUEST_RUNNING) {
+        // A step in flight may still write its blocks: before any that another owner computes. What
+        // such a step draws is dropped.
         int32_t index = 0;
         while (s->running[index] != r)
             index++;
         scheduler_remove_from_running(s, index);
-        scheduler_finish_running(s, r, FINISH_REASON_ABORT);
+        scheduler_finish_running(
+            s, r, reason == FINISH_REASON_ERROR ? FINISH_REASON_ERROR : FINISH_REASON_ABORT);
     } else {
         request_queue_remove(&s->waiting, r);
     }

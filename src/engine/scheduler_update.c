@@ -76,6 +76,18 @@ static void count_interval(struct request *r, int64_t interval_ns)
     r->num_intervals++;
 }
 
+static void finish(struct scheduler *s, struct request *r, enum finish_reason reason)
+{
+    if (r->state == REQUEST_WAITING) {
+        scheduler_finish_waiting(s, r, reason);
+        return;
+    }
+    // As much stays findable as if no step had been decided since: its last token was not computed.
+    if (reason != FINISH_REASON_ERROR)
+        kv_cache_manager_cache(&s->kv, &r->kv, min_i32(r->num_computed_tokens, r->num_tokens - 1));
+    scheduler_finish_running(s, r, reason);
+}
+
 // Takes the drawn token in; returns how many tokens are new.
 static int32_t append_token(struct scheduler *s, struct request *r, int32_t token_id,
                             int64_t now_ns)
@@ -84,7 +96,7 @@ static int32_t append_token(struct scheduler *s, struct request *r, int32_t toke
         if (token_id == TOKEN_ID_FORBIDDEN)
             r->refusal = (struct request_refusal){.kind = REFUSAL_NO_TOKEN,
                                                   .num_tokens = request_num_output_tokens(r)};
-        scheduler_finish_running(s, r, FINISH_REASON_ERROR);
+        finish(s, r, FINISH_REASON_ERROR);
         return 0;
     }
     CHECK(token_id < s->config.vocab_size && r->num_tokens < r->max_tokens);
@@ -96,10 +108,13 @@ static int32_t append_token(struct scheduler *s, struct request *r, int32_t toke
         count_interval(r, now_ns - r->last_token_ns);
     r->last_token_ns = now_ns;
     enum finish_reason reason = request_check_stop(r, s->config.max_model_len);
-    if (reason != FINISH_REASON_NONE)
-        scheduler_finish_running(s, r, reason);
-    else if (r->num_tokens % s->kv.config.block_size == 0)
+    if (reason != FINISH_REASON_NONE) {
+        finish(s, r, reason);
+    } else if (r->num_tokens % s->kv.config.block_size == 0) {
         kv_cache_manager_extend_hashes(&s->kv, &r->kv, r->num_tokens);
+        if (r->state == REQUEST_RUNNING && r->num_computed_tokens >= r->num_tokens)
+            kv_cache_manager_cache(&s->kv, &r->kv, r->num_tokens); // a step in flight computes it
+    }
     return 1;
 }
 
@@ -119,22 +134,25 @@ static void update_rows(struct scheduler *s, int64_t now_ns, const struct schedu
 {
     // A result for other rows would give one user another's tokens.
     CHECK(result->num_rows == step->num_rows);
-    bool any_finished = false;
+    struct scheduled_step *own = &s->steps[step->step % MAX_STEPS_IN_FLIGHT];
+    bool any_finished = false, is_latest = s->in_flight == 1;
     for (int32_t i = 0; i < step->num_rows; i++) {
-        struct request *r = s->row_requests[i];
+        struct request *r = own->row_requests[i];
         if (i + PREFETCH_DISTANCE < step->num_rows)
-            request_prefetch(s->row_requests[i + PREFETCH_DISTANCE]);
+            request_prefetch(own->row_requests[i + PREFETCH_DISTANCE]);
         const struct row_output *got = &result->rows[i];
-        CHECK(got->row == step->rows[i].row && got->row == r->row);
-        r->scheduled_slot = -1;
+        CHECK(got->row == step->rows[i].row);
+        CHECK(r->state != REQUEST_RUNNING || got->row == r->row);
+        bool was_finished = r->state == REQUEST_FINISHED;
+        r->num_placeholders -= step->rows[i].samples;
+        if (is_latest)
+            r->scheduled_slot = -1;
+        scheduler_unpin(s, r, step->rows[i].num_scheduled_tokens);
+        if (was_finished)
+            continue; // by an abort, or one step ago: what it drew here is dropped
         int32_t num_new = 0;
         bool has_news = got->num_prompt_logprobs > 0;
-        if (r->abort_requested) {
-            bool silently = r->abort_reason == FINISH_REASON_NONE;
-            scheduler_finish_running(s, r, silently ? FINISH_REASON_ABORT : r->abort_reason);
-            has_news = !silently;
-            got = NULL;
-        } else if (step->rows[i].samples) {
+        if (step->rows[i].samples) {
             num_new = append_token(s, r, got->token_id, now_ns);
             has_news = true;
         }
@@ -147,7 +165,8 @@ static void update_rows(struct scheduler *s, int64_t now_ns, const struct schedu
     }
     if (any_finished)
         drop_finished_from_running(s);
-    s->in_flight = false;
+    own->num_pinned = 0;
+    s->in_flight--;
 }
 
 void scheduler_update(struct scheduler *s, int64_t now_ns, const struct scheduler_output *step,

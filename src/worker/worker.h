@@ -33,6 +33,7 @@ struct engine_config {
     int32_t max_num_batched_tokens;
     struct kv_cache_config kv_cache;
     enum device_kind device;
+    bool async_scheduling;   // the next step is decided, and submitted, while one runs
     int64_t graph_bytes;     // set aside for CUDA graphs
     int64_t workspace_bytes; // activations, logits, tables: all that a step needs
     int64_t weight_bytes;    // prepared copies on the device

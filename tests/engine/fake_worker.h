@@ -192,8 +192,8 @@ static inline void fake_worker_run(struct fake_worker *w, const struct scheduler
         if (in->samples) {
             int32_t token = fake_draw(w, row);
             w->outputs[i].token_id = token;
-            if (token >= 0 && row->num_tokens < FAKE_MAX_LEN)
-                row->token_ids[row->num_tokens++] = token;
+            if (row->num_tokens < FAKE_MAX_LEN) // a step may be decided before the failure is known
+                row->token_ids[row->num_tokens++] = max_i32(token, 0);
         }
     }
     *result = (struct model_runner_output){.num_rows = step->num_rows, .rows = w->outputs};

@@ -10,13 +10,16 @@
 
 struct executor {
     struct fake_worker worker;
-    const struct scheduler_output *step;
+    const struct scheduler_output *steps[MAX_STEPS_IN_FLIGHT]; // in flight, oldest first
+    int32_t num_steps, most_steps;
     bool fails;
 };
 
 void executor_submit(struct executor *executor, const struct scheduler_output *step)
 {
-    executor->step = step;
+    assert_true(executor->num_steps < MAX_STEPS_IN_FLIGHT);
+    executor->steps[executor->num_steps++] = step;
+    executor->most_steps = max_i32(executor->most_steps, executor->num_steps);
 }
 
 enum status executor_collect(struct executor *executor, struct model_runner_output *result,
@@ -24,7 +27,10 @@ enum status executor_collect(struct executor *executor, struct model_runner_outp
 {
     if (executor->fails)
         return error_set(err, STATUS_INTERNAL, "the device is gone");
-    fake_worker_run(&executor->worker, executor->step, result);
+    assert_true(executor->num_steps > 0);
+    fake_worker_run(&executor->worker, executor->steps[0], result);
+    executor->steps[0] = executor->steps[1];
+    executor->num_steps--;
     return STATUS_OK;
 }
 
@@ -138,8 +144,10 @@ static void turn(struct world *w)
 {
     struct error err = {0};
     engine_core_receive(&w->core);
-    engine_core_begin_step(&w->core);
+    bool begun = engine_core_begin_step(&w->core);
     engine_core_receive(&w->core);
+    if (begun && scheduler_can_schedule(&w->core.scheduler))
+        return;
     assert_int_equal(engine_core_end_step(&w->core, &err), STATUS_OK);
     engine_core_send_outputs(&w->core);
 }
@@ -171,7 +179,7 @@ static bool has_ended(const struct world *w, int32_t client, uint64_t id)
     return news_of(w, client, id)->finish_reason != FINISH_REASON_NONE;
 }
 
-static int setup(void **state)
+static int setup_mode(void **state, bool async_scheduling)
 {
     struct world *w = xcalloc(1, sizeof(*w));
     *state = w;
@@ -190,6 +198,7 @@ static int setup(void **state)
         .max_model_len = 400,
         .max_num_seqs = 4,
         .max_num_batched_tokens = 64,
+        .async_scheduling = async_scheduling,
         .kv_cache = {.block_size = 4, .num_blocks = 300, .num_groups = 1},
     };
     engine_core_init(&w->core, &w->config, &w->page->engine);
@@ -202,6 +211,16 @@ static int setup(void **state)
             return -1;
     }
     return 0;
+}
+
+static int setup(void **state)
+{
+    return setup_mode(state, false);
+}
+
+static int setup_async(void **state)
+{
+    return setup_mode(state, true);
 }
 
 static int teardown(void **state)
@@ -313,7 +332,10 @@ static void an_abort_during_a_step_leaves_no_output(void **state)
     hello(w, 0);
     add(w, 0, 11, 300);
     TURN_UNTIL(w, news_of(w, 0, 11)->num_tokens > 2);
-    assert_true(engine_core_begin_step(&w->core));
+    if (w->core.scheduler.in_flight == 0)
+        assert_true(engine_core_begin_step(&w->core));
+    if (w->config.async_scheduling && w->core.scheduler.in_flight == 1)
+        assert_true(engine_core_begin_step(&w->core));
     const uint64_t id = 11;
     const struct message abort = {.kind = MESSAGE_ABORT, .abort = {.num_ids = 1, .ids = &id}};
     struct buf frame = {0};
@@ -321,8 +343,10 @@ static void an_abort_during_a_step_leaves_no_output(void **state)
     engine_core_handle(&w->core, 0, buf_str(&frame));
     buf_deinit(&frame);
     struct error err = {0};
-    assert_int_equal(engine_core_end_step(&w->core, &err), STATUS_OK);
-    assert_int_equal(w->core.outputs[0].num_outputs, 0);
+    do {
+        assert_int_equal(engine_core_end_step(&w->core, &err), STATUS_OK);
+        assert_int_equal(w->core.outputs[0].num_outputs, 0);
+    } while (w->core.scheduler.in_flight > 0);
     assert_int_equal(block_pool_num_used(&w->core.scheduler.kv.pool), 0);
     assert_int_equal(atomic_load(&w->page->engine.num_used_blocks), 0);
     assert_int_equal(atomic_load(&w->page->engine.num_running), 0);
@@ -453,13 +477,31 @@ static void a_failed_step_is_told_to_the_loop(void **state)
     TURN_UNTIL(w, news_of(w, 0, 11)->num_tokens > 0);
     w->core.executor->fails = true;
     struct error err = {0};
-    assert_true(engine_core_begin_step(&w->core));
+    engine_core_begin_step(&w->core);
     assert_int_equal(engine_core_end_step(&w->core, &err), STATUS_INTERNAL);
     assert_string_equal(err.message, "the device is gone");
 }
 
+static void a_step_is_given_out_while_another_runs(void **state)
+{
+    struct world *w = *state;
+    hello(w, 0);
+    add(w, 0, 11, 40);
+    TURN_UNTIL(w, has_ended(w, 0, 11));
+    assert_int_equal(news_of(w, 0, 11)->num_tokens, 40);
+    assert_int_equal(w->core.executor->most_steps, MAX_STEPS_IN_FLIGHT);
+    while (w->core.scheduler.in_flight > 0)
+        turn(w);
+    assert_int_equal(atomic_load(&w->page->engine.num_generated_tokens), 40);
+    assert_int_equal(atomic_load(&w->page->engine.step_start_ns), 0);
+}
+
 int main(void)
 {
+#define ASYNC_TEST(name)                                    \
+    {                                                       \
+#name " (async)", name, setup_async, teardown, NULL \
+    }
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(a_greeted_client_gets_its_tokens_to_the_end),
@@ -474,6 +516,15 @@ int main(void)
         TEST(requests_of_a_client_that_vanished_are_dropped),
         TEST(the_line_of_statistics_reads_as_log_scrapers_expect),
         TEST(a_failed_step_is_told_to_the_loop),
+        ASYNC_TEST(a_step_is_given_out_while_another_runs),
+        ASYNC_TEST(a_greeted_client_gets_its_tokens_to_the_end),
+        ASYNC_TEST(hello_again_drops_the_earlier_life),
+        ASYNC_TEST(garbage_costs_its_sender_alone),
+        ASYNC_TEST(an_abort_during_a_step_leaves_no_output),
+        ASYNC_TEST(the_prefix_cache_is_reset_only_while_no_block_is_used),
+        ASYNC_TEST(a_stopping_engine_takes_nothing_new),
+        ASYNC_TEST(requests_of_a_client_that_vanished_are_dropped),
+        ASYNC_TEST(a_failed_step_is_told_to_the_loop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

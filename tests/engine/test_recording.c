@@ -249,9 +249,9 @@ static void another_version_is_refused_by_its_number(void **state)
     } cases[] = {
         {STR(""), "not a recording"},
         {STR("something else entirely"), "not a recording"},
-        {STR("VLLMREC\0\x02\0\0\0"), "version 2, expected 1"},
-        {STR("VLLMREC\0\x01\0\0\0"), "without a configuration"},
-        {STR("VLLMREC\0\x01\0\0\0\x06\0\0\0\0"), "before the configuration"},
+        {STR("VLLMREC\0\x01\0\0\0"), "version 1, expected 2"},
+        {STR("VLLMREC\0\x02\0\0\0"), "without a configuration"},
+        {STR("VLLMREC\0\x02\0\0\0\x06\0\0\0\0"), "before the configuration"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct replay_report report;

@@ -6,7 +6,7 @@
 // A trace has a line for each event, a letter and numbers:
 //   c  block_size num_groups window0 window1 window2 (0: full) max_model_len num_blocks
 //      max_num_seqs max_num_batched_tokens chunked caching threshold partial long_partial
-//      priority_policy reserve_full watermark_percent nan_one_in
+//      priority_policy reserve_full watermark_percent nan_one_in async
 //   a  number (from 1) client priority prompt_tokens family leaves_family_at private_seed
 //      max_tokens min_tokens eos num_stops stop0 stop1 prompt_logprobs num_outputs n
 //   x  number child silent in_flight      an abort
@@ -33,7 +33,7 @@ enum {
     MAX_PROMPT = 90,
     NUM_CLIENTS = 3,
     MAX_CHOICES = 4,
-    NUM_VALUES = 18,
+    NUM_VALUES = 19,
     MAX_PENDING = 16,
 };
 
@@ -70,6 +70,8 @@ struct world {
     int32_t num_pending;
     int64_t now_ns;
     int64_t num_finished, num_hits, num_preemptions, num_tokens, num_overtakings;
+    struct scheduler_output steps[MAX_STEPS_IN_FLIGHT]; // in flight, by number
+    int64_t num_overlaps;                               // steps decided while another was in flight
     int64_t num_replayed, num_compared_snapshots, num_gaps;
 };
 
@@ -128,6 +130,7 @@ static void make_config(struct trace *t, struct dice *d)
     v[15] = !one_in(d, 3);
     v[16] = one_in(d, 3) ? 10 : 0;
     v[17] = one_in(d, 4) ? 200 : 0;
+    v[18] = one_in(d, 2);
     if (!v[9])
         v[8] = max_i32(v[8], one_in(d, 2) ? v[5] : 1);
 }
@@ -218,6 +221,7 @@ static void configure(struct world *w, const int32_t *v)
         .policy = v[14] ? SCHEDULING_POLICY_PRIORITY : SCHEDULING_POLICY_FCFS,
         .reserve_full_isl = v[15],
         .watermark = v[16] / 100.0,
+        .async_scheduling = v[18],
         .kv_cache = &w->kv,
     };
 }
@@ -424,9 +428,9 @@ static void check_step(const struct world *w, const struct scheduler_output *ste
     int32_t num_partial = 0, num_long = 0;
     for (int32_t i = 0; i < s->num_running; i++) {
         const struct request *r = s->running[i];
-        num_partial += r->num_computed_tokens < r->num_tokens;
-        num_long += r->num_computed_tokens < r->num_tokens &&
-                    r->num_tokens > s->long_prefill_token_threshold;
+        bool is_partial = r->num_computed_tokens < r->num_tokens;
+        num_partial += is_partial;
+        num_long += is_partial && r->num_tokens > s->long_prefill_token_threshold;
     }
     if (w->config.max_num_partial_prefills > 1 && w->config.enable_chunked_prefill) {
         assert_true(num_partial <= w->config.max_num_partial_prefills);
@@ -472,40 +476,62 @@ static void check_order(struct world *w, const struct scheduler_output *step)
     }
 }
 
-static void run_step(struct world *w)
+static bool begin_step(struct world *w)
 {
     struct scheduler *s = &w->scheduler;
+    recorder_checkpoint(&w->recorder, s);
+    if (s->in_flight > 0 && (!scheduler_can_schedule(s) || recorder_is_due(&w->recorder)))
+        return false;
+    w->num_overlaps += s->in_flight > 0;
     uint64_t decoding[16];
     int32_t num_decoding = 0;
     for (int32_t i = 0; i < s->num_running; i++) {
         const struct request *r = s->running[i];
-        if (r->num_tokens - r->num_computed_tokens == 1)
+        if (request_schedulable_tokens(r) == 1)
             decoding[num_decoding++] = r->request_id;
     }
     int64_t preemptions = s->stats.num_preemptions;
     struct scheduler_output step;
-    struct model_runner_output result = {0};
-    struct engine_core_outputs outputs[MAX_API_SERVERS];
-    w->now_ns++;
-    recorder_checkpoint(&w->recorder, s);
     bool runs = scheduler_schedule(s, w->now_ns, &step);
     recorder_step(&w->recorder, s, runs, &step, w->now_ns);
     check_step(w, &step, decoding, num_decoding, preemptions);
     check_order(w, &step);
     check_blocks(w);
-    for (int32_t i = 0; i < w->num_pending; i++)
-        abort_request(w, w->pending[i].v);
-    w->num_pending = 0;
     if (runs)
-        fake_worker_run(&w->worker, &step, &result);
-    scheduler_update(s, w->now_ns, runs ? &step : NULL, runs ? &result : NULL, outputs);
+        w->steps[step.step % MAX_STEPS_IN_FLIGHT] = step;
+    return runs;
+}
+
+// The worker runs the oldest step as late as it may: what the step points to must still be there.
+static void end_step(struct world *w)
+{
+    struct scheduler *s = &w->scheduler;
+    struct model_runner_output result = {0};
+    struct engine_core_outputs outputs[MAX_API_SERVERS];
+    const struct scheduler_output *step =
+        s->in_flight > 0 ? &w->steps[(s->step - s->in_flight) % MAX_STEPS_IN_FLIGHT] : NULL;
+    if (step)
+        fake_worker_run(&w->worker, step, &result);
+    scheduler_update(s, w->now_ns, step, step ? &result : NULL, outputs);
     const struct step_durations durations = {0};
-    recorder_update(&w->recorder, s, w->now_ns, runs ? &step : NULL, &result, outputs, &durations);
+    recorder_update(&w->recorder, s, w->now_ns, step, &result, outputs, &durations);
     check_blocks(w);
     for (int32_t c = 0; c < MAX_API_SERVERS; c++) {
         for (int32_t i = 0; i < outputs[c].num_outputs; i++)
             take_output(w, c, &outputs[c].outputs[i]);
     }
+}
+
+// A turn of the engine's loop.
+static void run_step(struct world *w)
+{
+    w->now_ns++;
+    bool begun = begin_step(w);
+    for (int32_t i = 0; i < w->num_pending; i++)
+        abort_request(w, w->pending[i].v);
+    w->num_pending = 0;
+    if (!begun || !scheduler_can_schedule(&w->scheduler))
+        end_step(w);
 }
 
 // What the recorder kept of the round gives the same decisions again.
@@ -685,9 +711,11 @@ static void random_traffic_keeps_every_invariant(void **state)
     print_message("%lld requests, %lld tokens, %lld hits, %lld preemptions, %lld overtakings\n",
                   (long long)w->num_finished, (long long)w->num_tokens, (long long)w->num_hits,
                   (long long)w->num_preemptions, (long long)w->num_overtakings);
-    print_message("%lld steps replayed, %lld snapshots compared, %lld gaps\n",
-                  (long long)w->num_replayed, (long long)w->num_compared_snapshots,
-                  (long long)w->num_gaps);
+    print_message(
+        "%lld steps replayed, %lld snapshots compared, %lld gaps, %lld steps overlapped\n",
+        (long long)w->num_replayed, (long long)w->num_compared_snapshots, (long long)w->num_gaps,
+        (long long)w->num_overlaps);
+    assert_true(w->num_overlaps > num_steps / 20);
     assert_true(w->num_finished > num_steps / 100);
     assert_true(w->num_replayed > num_steps / 10 && w->num_compared_snapshots > 0);
     assert_true(w->num_hits > 0 && w->num_preemptions > 0 && w->num_overtakings > 0);
