@@ -117,6 +117,7 @@ struct serve_options {
     const char *target_device;          // VLLM_TARGET_DEVICE: "auto", "cpu", "cuda"
     bool enforce_eager;                 // no CUDA graphs
     int32_t max_cudagraph_capture_size; // -1: derived
+    bool batch_invariant;               // VLLM_BATCH_INVARIANT; CPUs always are
 
     // CPU backend
     const char *omp_threads_bind; // VLLM_CPU_OMP_THREADS_BIND: "auto", "nobind" or a list of cores

@@ -140,8 +140,8 @@ static void warn_of_unknown_variables(FILE *err_out)
         "VLLM_SERVER_DEV_MODE",
         "VLLM_ENABLE_RESPONSES_API_STORE",
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
-        "VLLM_BATCH_INVARIANT", // always so on the CPU
-        "VLLM_NO_USAGE_STATS",  // nothing is ever reported
+        "VLLM_BATCH_INVARIANT",
+        "VLLM_NO_USAGE_STATS", // nothing is ever reported
     };
     for (char **entry = environ; entry && *entry; entry++) {
         if (strncmp(*entry, "VLLM_", 5) != 0)
@@ -178,6 +178,7 @@ enum status options_read_environment(struct serve_options *options,
     TRY(env_bool("VLLM_SERVER_DEV_MODE", &options->server_dev_mode, err));
     TRY(env_bool("VLLM_ENABLE_RESPONSES_API_STORE", &options->enable_responses_store, err));
     TRY(env_bool("VLLM_ALLOW_LONG_MAX_MODEL_LEN", &options->allow_long_max_model_len, err));
+    TRY(env_bool("VLLM_BATCH_INVARIANT", &options->batch_invariant, err));
 
     const char *isa = options_env("VLLM_CPU_ISA");
     if (isa && strcmp(isa, "auto") != 0 && strcmp(isa, "scalar") != 0 && strcmp(isa, "avx2") != 0)

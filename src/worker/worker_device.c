@@ -16,8 +16,11 @@ enum status worker_device_open(struct device *dev, enum device_kind kind,
                                struct error *err)
 {
     *dev = (struct device){0};
-    if (kind == DEVICE_CUDA)
-        return cuda_device_init(dev, num_threads, err);
+    if (kind == DEVICE_CUDA) {
+        TRY(cuda_device_init(dev, num_threads, err));
+        dev->is_batch_invariant = options->batch_invariant;
+        return STATUS_OK;
+    }
     enum cpu_isa isa = CPU_ISA_AUTO;
     if (options->cpu_isa && cpu_isa_parse(str_from(options->cpu_isa), &isa) != STATUS_OK)
         return error_set_field(err, STATUS_INVALID, "VLLM_CPU_ISA",

@@ -450,6 +450,8 @@ static void the_environment_fills_what_the_command_line_leaves_open(void **state
         {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "x", "$M", 1, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE is 'x'"},
         {"VLLM_SERVER_DEV_MODE", "maybe", "$M", 1, "VLLM_SERVER_DEV_MODE is 'maybe'"},
         {"VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1", "$M", 0, ""},
+        {"VLLM_BATCH_INVARIANT", "1", "$M", 0, ""},
+        {"VLLM_BATCH_INVARIANT", "perhaps", "$M", 1, "VLLM_BATCH_INVARIANT"},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         setenv(rows[i].name, rows[i].value, 1);

@@ -100,17 +100,10 @@ static void check_resumed(struct driver *driver, const struct run *alone)
     expect_same(alone, &run);
 }
 
-static void check_model(const char *name, const char *isa, const char *kv_cache_dtype)
+static void check_options(const struct serve_options *options)
 {
-    char dir[512];
-    snprintf(dir, sizeof(dir), "%s/models/%s", FIXTURES_DIR, name);
-    struct serve_options options = driver_options(dir);
-    options.cpu_isa = isa;
-    options.kv_cache_dtype = kv_cache_dtype;
-    options.max_model_len = 512;
-    options.allow_long_max_model_len = true;
     struct driver driver;
-    driver_start(&driver, &options);
+    driver_start(&driver, options);
     struct run alone = subject(&driver);
     driver_run(&driver, &alone, 1, 0);
     check_chunk(&driver, &alone, 1);
@@ -121,6 +114,24 @@ static void check_model(const char *name, const char *isa, const char *kv_cache_
     check_crowd(&driver, &alone);
     check_resumed(&driver, &alone);
     driver_stop(&driver);
+}
+
+static struct serve_options model_options(const char *name, const char *kv_cache_dtype)
+{
+    static char dir[512];
+    snprintf(dir, sizeof(dir), "%s/models/%s", FIXTURES_DIR, name);
+    struct serve_options options = driver_options(dir);
+    options.kv_cache_dtype = kv_cache_dtype;
+    options.max_model_len = 512;
+    options.allow_long_max_model_len = true;
+    return options;
+}
+
+static void check_model(const char *name, const char *isa, const char *kv_cache_dtype)
+{
+    struct serve_options options = model_options(name, kv_cache_dtype);
+    options.cpu_isa = isa;
+    check_options(&options);
 }
 
 static void a_request_is_independent_of_batch_chunks_and_blocks(void **state)
@@ -167,12 +178,65 @@ static void the_demo_model_is_independent_of_chunks(void **state)
     driver_stop(&driver);
 }
 
+/** Tokens drawn by the device, in recorded steps of other sizes. */
+static void check_recorded(const struct serve_options *options)
+{
+    struct driver driver;
+    driver_start(&driver, options);
+    enum { NUM = 11 };
+    struct run runs[NUM], alone;
+    for (int32_t i = 0; i < NUM; i++) {
+        runs[i] = subject(&driver);
+        runs[i].prompt = random_prompt(&driver, NUM_PROMPT, 7 + 13 * (uint32_t)(i / 2));
+        runs[i].chunk = i % 2 ? 40 : 0;
+        runs[i].num_outputs = 40;
+        runs[i].sampling = driver_greedy();
+        runs[i].sampling.temperature = 0.9f;
+        runs[i].sampling.seed = 5;
+    }
+    alone = runs[0];
+    driver_run(&driver, &alone, 1, 0);
+    driver_run(&driver, runs, NUM, 3);
+    size_t size_bytes = (size_t)alone.num_tokens * sizeof(int32_t);
+    assert_memory_equal(alone.tokens, runs[0].tokens, size_bytes);
+    assert_memory_equal(alone.tokens, runs[1].tokens, size_bytes); // the same, cut otherwise
+    driver_stop(&driver);
+}
+
+static void a_gpu_that_is_told_so_keeps_requests_independent(void **state)
+{
+    (void)state;
+    if (!cuda_is_available()) {
+        print_message("no GPU, or no driver, on this machine\n");
+        skip();
+    }
+    static const char *const MODELS[] = {"llama", "mistral", "qwen2_sliding", "qwen3_tied"};
+    for (size_t i = 0; i < 2 * ARRAY_LEN(MODELS); i++) {
+        struct serve_options options = model_options(MODELS[i / 2], i % 2 ? "fp8" : "auto");
+        options.target_device = "cuda";
+        options.batch_invariant = true;
+        options.max_num_seqs = 64;
+        options.max_cudagraph_capture_size = 16;
+        print_message("%s, cache %s\n", MODELS[i / 2], options.kv_cache_dtype);
+        check_options(&options);
+        check_recorded(&options);
+    }
+    struct serve_options demo = driver_options(MODELS_DIR "/demo");
+    demo.target_device = "cuda";
+    demo.batch_invariant = true;
+    demo.max_model_len = 512;
+    demo.max_num_seqs = 64;
+    check_options(&demo);
+    check_recorded(&demo);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_is_independent_of_batch_chunks_and_blocks),
         cmocka_unit_test(a_narrow_cache_keeps_requests_independent),
         cmocka_unit_test(the_demo_model_is_independent_of_chunks),
+        cmocka_unit_test(a_gpu_that_is_told_so_keeps_requests_independent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

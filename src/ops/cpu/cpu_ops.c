@@ -45,8 +45,10 @@ static bool has_avx2(void)
 enum status cpu_device_init(struct device *dev, enum cpu_isa isa, int32_t num_threads,
                             struct error *err)
 {
-    *dev =
-        (struct device){.kind = DEVICE_CPU, .activation_dtype = DTYPE_F32, .has_host_memory = true};
+    *dev = (struct device){.kind = DEVICE_CPU,
+                           .activation_dtype = DTYPE_F32,
+                           .has_host_memory = true,
+                           .is_batch_invariant = true};
     if (num_threads < 0 || num_threads > MAX_THREADS)
         return error_set(err, STATUS_INVALID, "%d CPU threads: expected 0 (automatic) to %d",
                          num_threads, MAX_THREADS);

@@ -153,7 +153,7 @@ __launch_bounds__(THREADS,
         sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
         if (!rows[h])
             continue;
-        float factor = (FP8 ? a.cache.v_scale : 1.0f) / sum[h];
+        float factor = (FP8 ? a.cache.v_scale : 1.0f) / (sum[h] > 0 ? sum[h] : 1); // none: padding
         __nv_bfloat16 *out = prefill_out_row<D>(a, t, warp * 16 + lane / 4 + 8 * h, head);
 #pragma unroll
         for (int i = 0; i < D / 8; i++) {

@@ -259,10 +259,10 @@ DEVICE void consume(const struct attention_prefill_args &a, const struct prefill
         if (t.first_row + row + 8 * h >= t.num_rows)
             continue;
         __nv_bfloat16 *out = prefill_out_row<D>(a, t, row + 8 * h, head) + lane % 4 * 2;
+        float sum = r.sum[h] > 0 ? r.sum[h] : 1; // padding sees no key
 #pragma unroll
         for (int i = 0; i < D / 8; i++)
-            *(uint32_t *)(out + 8 * i) =
-                pack_bf16(o[i][2 * h] / r.sum[h], o[i][2 * h + 1] / r.sum[h]);
+            *(uint32_t *)(out + 8 * i) = pack_bf16(o[i][2 * h] / sum, o[i][2 * h + 1] / sum);
     }
 }
 

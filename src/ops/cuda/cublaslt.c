@@ -4,6 +4,10 @@
 // The library stores matrices by column. A row-major out [rows, n] = x [rows, k] * weight [n, k]^T
 // is, read by column, out' [n, rows] = weight'^T [n, k] * x' [k, rows]. How a shape is computed is
 // asked of the library once and kept; numbers of rows that are close share the answer.
+//
+// Batch-invariant products share one answer among all numbers of rows: one kernel with one tile,
+// which walks k from its start to its end and adds nothing up afterwards (neither split-k nor
+// stream-k, which need another reduction or memory for partial sums).
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -16,13 +20,14 @@
 enum {
     NUM_CHOICES = 4096, // a power of two
     MAX_CHOICES = NUM_CHOICES / 2,
+    INVARIANT_ROWS = 256, // whose answer serves all numbers of rows
 };
 
 /** What an answer depends on. */
 struct shape {
     int64_t rows, n, k, row_stride;
     int32_t alignment; // bytes that all addresses are multiples of
-    bool is_f32, has_bias;
+    bool is_f32, has_bias, is_invariant;
 };
 
 struct choice {
@@ -174,15 +179,16 @@ static uint64_t shape_hash(const struct shape *shape)
     hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)shape->n;
     hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)shape->k;
     hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)shape->row_stride;
-    hash = hash * 0x9E3779B97F4A7C15u +
-           (uint64_t)(shape->alignment * 4 + shape->is_f32 * 2 + shape->has_bias);
+    hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)(shape->alignment * 8 + shape->is_invariant * 4 +
+                                                   shape->is_f32 * 2 + shape->has_bias);
     return hash ^ hash >> 29;
 }
 
 static bool same_shape(const struct shape *a, const struct shape *b)
 {
     return a->rows == b->rows && a->n == b->n && a->k == b->k && a->row_stride == b->row_stride &&
-           a->alignment == b->alignment && a->is_f32 == b->is_f32 && a->has_bias == b->has_bias;
+           a->alignment == b->alignment && a->is_f32 == b->is_f32 && a->has_bias == b->has_bias &&
+           a->is_invariant == b->is_invariant;
 }
 
 /** Asks the library how to compute `shape`; false if it cannot. */
@@ -192,7 +198,7 @@ static bool ask(const struct cublaslt *lt, const struct shape *shape, const void
     struct product p;
     cublasLtMatmulPreferenceOpaque_t preference;
     cublasLtMatmulPreference_t pref = (cublasLtMatmulPreference_t)&preference;
-    const size_t workspace_bytes = CUBLASLT_WORKSPACE_BYTES;
+    const size_t workspace_bytes = shape->is_invariant ? 0 : CUBLASLT_WORKSPACE_BYTES;
     const uint32_t alignment = (uint32_t)shape->alignment;
     static const cublasLtMatmulPreferenceAttributes_t ALIGNMENTS[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -202,7 +208,8 @@ static bool ask(const struct cublaslt *lt, const struct shape *shape, const void
     status |= lt->preference_set(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
                                  sizeof(workspace_bytes));
     // Parts of a sum are added in float32, never in bfloat16.
-    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const uint32_t reductions = shape->is_invariant ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                                    : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     status |= lt->preference_set(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
                                  sizeof(reductions));
     for (size_t i = 0; i < ARRAY_LEN(ALIGNMENTS); i++)
@@ -226,7 +233,7 @@ static const cublasLtMatmulAlgo_t *choose(struct cublaslt *lt, const struct shap
                                           const void *bias)
 {
     struct shape key = *shape;
-    key.rows = representative(shape->rows);
+    key.rows = shape->is_invariant ? INVARIANT_ROWS : representative(shape->rows);
     uint64_t at = shape_hash(&key);
     for (;; at++) {
         struct choice *choice = &lt->choices[at % NUM_CHOICES];
@@ -254,7 +261,7 @@ static int32_t alignment_of(uintptr_t address)
 }
 
 void cublaslt_matmul(struct cuda_backend *cuda, struct tensor out, struct tensor x,
-                     const void *weight, const void *bias)
+                     const void *weight, const void *bias, bool is_batch_invariant)
 {
     struct cublaslt *lt = cuda->cublaslt;
     const struct shape shape = {
@@ -265,6 +272,7 @@ void cublaslt_matmul(struct cuda_backend *cuda, struct tensor out, struct tensor
         .alignment = alignment_of((uintptr_t)out.data | (uintptr_t)x.data | (uintptr_t)weight),
         .is_f32 = out.dtype == DTYPE_F32,
         .has_bias = bias != NULL,
+        .is_invariant = is_batch_invariant,
     };
     struct product p;
     const cublasLtMatmulAlgo_t *algo = choose(lt, &shape, bias);
@@ -273,11 +281,13 @@ void cublaslt_matmul(struct cuda_backend *cuda, struct tensor out, struct tensor
         return;
     }
     const float one = 1, zero = 0;
+    void *workspace = is_batch_invariant ? NULL : lt->workspace;
+    size_t workspace_bytes = is_batch_invariant ? 0 : CUBLASLT_WORKSPACE_BYTES;
     cublasLtMatrixLayout_t d = (cublasLtMatrixLayout_t)&p.out;
-    cublasStatus_t status = lt->matmul(
-        lt->handle, (cublasLtMatmulDesc_t)&p.desc, &one, weight, (cublasLtMatrixLayout_t)&p.weight,
-        x.data, (cublasLtMatrixLayout_t)&p.x, &zero, out.data, d, out.data, d, algo, lt->workspace,
-        CUBLASLT_WORKSPACE_BYTES, cuda->stream);
+    cublasStatus_t status =
+        lt->matmul(lt->handle, (cublasLtMatmulDesc_t)&p.desc, &one, weight,
+                   (cublasLtMatrixLayout_t)&p.weight, x.data, (cublasLtMatrixLayout_t)&p.x, &zero,
+                   out.data, d, out.data, d, algo, workspace, workspace_bytes, cuda->stream);
     if (status != CUBLAS_STATUS_SUCCESS)
         cuda_note(cuda, cudaErrorLaunchFailure);
 }

@@ -145,7 +145,9 @@ void cuda_attention(struct device *dev, struct tensor out, struct tensor q,
     const struct cuda_launch launch = cuda_launch_of(cuda);
     bool is_fast = cuda_attention_supports(cache->head_dim, cache->block_size);
     struct decode_plan *plan = NULL;
-    if (is_fast && batch->max_query_len == 1)
+    // Where a sequence is cut for decoding depends on the batch; the other kernel cuts none, and
+    // gives a token the same result alone, in a chunk and among others.
+    if (is_fast && batch->max_query_len == 1 && !dev->is_batch_invariant)
         plan = plan_of(cuda, cache, batch, params);
     if (plan) {
         const struct attention_decode_args args = {

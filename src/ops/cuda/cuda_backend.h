@@ -49,9 +49,10 @@ NODISCARD enum status cublaslt_open(struct cublaslt **out, struct error *err);
 void cublaslt_close(struct cublaslt *lt);
 
 /** out [rows, n] bf16 or f32 with any row stride = x [rows, k] bf16 * weight [n, k]^T + bias [n]
- *  bf16 (or NULL). */
+ *  bf16 (or NULL). `is_batch_invariant`: a row's sums are taken in one order for any number of
+ *  rows. */
 void cublaslt_matmul(struct cuda_backend *cuda, struct tensor out, struct tensor x,
-                     const void *weight, const void *bias);
+                     const void *weight, const void *bias, bool is_batch_invariant);
 
 // ---- Attention (cuda_attention.c)
 // ----------------------------------------------------------------

@@ -109,9 +109,11 @@ static void table_matmul(struct device *dev, struct tensor out, struct tensor x,
     assert(w->form == WEIGHT_BF16);
     struct cuda_backend *cuda = cuda_backend_of(dev);
     int32_t rows = (int32_t)x.shape[0], n = (int32_t)w->out_features, k = (int32_t)w->in_features;
-    if (rows > MAX_GEMV_ROWS || !tensor_is_dense(out) || !gemv_supports(rows, n, k, false)) {
+    if (dev->is_batch_invariant || rows > MAX_GEMV_ROWS || !tensor_is_dense(out) ||
+        !gemv_supports(rows, n, k, false)) {
         const char *bias = w->bias;
-        cublaslt_matmul(cuda, out, x, w->data, bias ? bias + cuda_f32_bias_bytes(w) : NULL);
+        cublaslt_matmul(cuda, out, x, w->data, bias ? bias + cuda_f32_bias_bytes(w) : NULL,
+                        dev->is_batch_invariant);
         return;
     }
     const struct cuda_launch launch = cuda_launch_of(cuda);
