@@ -89,6 +89,7 @@ static void write_queue(struct buf *out, const struct request_history *h)
         [HOLD_BLOCKS] = "kv_blocks_missing",
         [HOLD_AFTER_PREEMPTION] = "room_to_get_ahead_missing",
         [HOLD_PARTIAL_PREFILLS] = "partial_prefills_limit",
+        [HOLD_GRAMMAR] = "waiting_for_grammar",
         [HOLD_SHARED_PREFIX] = "prefix_being_computed",
     };
     int64_t end_ns = h->scheduled_ns  ? h->scheduled_ns

@@ -2,6 +2,7 @@
 #include "engine/engine_core.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -26,6 +27,7 @@ void engine_core_deinit(struct engine_core *core)
     channel_close(core->channel);
     scheduler_deinit(&core->scheduler);
     recorder_deinit(&core->recorder);
+    held_requests_deinit(&core->held);
     arena_deinit(&core->arena);
     buf_deinit(&core->frame);
     *core = (struct engine_core){0};
@@ -33,8 +35,17 @@ void engine_core_deinit(struct engine_core *core)
 
 // ---- the scheduler, with a witness ----------------------------------------------------------
 
+static void refuse_request(struct engine_core *core, int32_t client_index, uint64_t request_id,
+                           enum finish_reason reason);
+
 static void abort_client(struct engine_core *core, int32_t client_index, enum finish_reason reason)
 {
+    for (int32_t i; (i = held_requests_find_client(&core->held, client_index)) >= 0;) {
+        struct held_request item = held_requests_take(&core->held, i);
+        free(item.frame);
+        if (reason != FINISH_REASON_NONE)
+            refuse_request(core, item.client_index, item.request_id, reason);
+    }
     recorder_checkpoint(&core->recorder, &core->scheduler);
     recorder_abort_client(&core->recorder, &core->scheduler, client_index, reason);
     scheduler_abort_client(&core->scheduler, client_index, reason);
@@ -48,6 +59,8 @@ void engine_core_abort_all(struct engine_core *core)
 static void abort_requests(struct engine_core *core, int32_t client_index, const uint64_t *ids,
                            int32_t num_ids)
 {
+    for (int32_t i = 0; core->held.len > 0 && i < num_ids; i++)
+        held_requests_drop(&core->held, client_index, ids[i]);
     recorder_checkpoint(&core->recorder, &core->scheduler);
     recorder_abort(&core->recorder, client_index, ids, num_ids, FINISH_REASON_NONE);
     scheduler_abort(&core->scheduler, client_index, ids, num_ids, FINISH_REASON_NONE);
@@ -138,8 +151,28 @@ static void handle_hello(struct engine_core *core, int32_t client_index,
     refuse_client(core, client_index, reason);
 }
 
+/** Whether so large an automaton can be run now. */
+static bool has_grammar(struct engine_core *core, int32_t num_words)
+{
+    if (executor_poll_tokens(core->executor) == TOKENS_LOADING)
+        return false;
+    return core->scheduler.num_automaton_words + num_words <= MAX_LIVE_AUTOMATON_WORDS;
+}
+
+static void add_request(struct engine_core *core, int32_t client_index,
+                        const struct engine_core_request *request)
+{
+    struct error err = {0};
+    recorder_checkpoint(&core->recorder, &core->scheduler);
+    if (scheduler_add(&core->scheduler, request, clock_monotonic_ns(), &err) == STATUS_OK)
+        recorder_add(&core->recorder, &core->scheduler, request->request_id);
+    else
+        refuse_client(core, client_index, err.message);
+}
+
+/** `frame`: what the request was read from. */
 static void handle_add(struct engine_core *core, int32_t client_index,
-                       const struct engine_core_request *request)
+                       const struct engine_core_request *request, struct str frame)
 {
     if (core->clients[client_index] == CLIENT_REFUSED) {
         refuse_request(core, client_index, request->request_id, FINISH_REASON_ERROR);
@@ -153,12 +186,37 @@ static void handle_add(struct engine_core *core, int32_t client_index,
         refuse_client(core, client_index, "a request that another API server waits for");
         return;
     }
-    struct error err = {0};
-    recorder_checkpoint(&core->recorder, &core->scheduler);
-    if (scheduler_add(&core->scheduler, request, clock_monotonic_ns(), &err) == STATUS_OK)
-        recorder_add(&core->recorder, &core->scheduler, request->request_id);
+    int32_t num_words = request->sampling.num_automaton_words;
+    if (num_words > 0 && (core->held.len > 0 || !has_grammar(core, num_words)))
+        held_requests_add(&core->held, request, frame, clock_monotonic_ns());
     else
-        refuse_client(core, client_index, err.message);
+        add_request(core, client_index, request);
+}
+
+// Those at the head of the list whose time has come. The time that they waited counts as theirs.
+static void release_held(struct engine_core *core)
+{
+    while (core->held.len > 0 && has_grammar(core, core->held.items[0].num_automaton_words)) {
+        struct held_request item = held_requests_take(&core->held, 0);
+        struct message message = {0};
+        struct error err = {0};
+        arena_reset(&core->arena);
+        // It was read before, when it came.
+        CHECK(message_decode(&message, (struct str){item.frame, item.frame_len}, &core->arena,
+                             &err) == STATUS_OK);
+        add_request(core, item.client_index, &message.add);
+        struct request *r = request_table_find(&core->scheduler.requests, item.request_id);
+        if (r) {
+            r->queued_ns = item.queued_ns;
+            r->history.num_held_steps[HOLD_GRAMMAR] = item.num_held_steps;
+        }
+        free(item.frame);
+    }
+}
+
+bool engine_core_has_work(const struct engine_core *core)
+{
+    return scheduler_has_work(&core->scheduler) || core->held.len > 0;
 }
 
 enum status engine_core_dump_recording(struct engine_core *core, char *path, size_t path_size,
@@ -192,9 +250,13 @@ static void handle_find_request(struct engine_core *core, int32_t client_index,
     struct message reply = {.kind = MESSAGE_HISTORIES};
     reply.histories.call_id = message->find_request.call_id;
     reply.histories.histories = histories;
-    reply.histories.num_histories =
-        scheduler_find_histories(&core->scheduler, message->find_request.external_id,
-                                 clock_monotonic_ns(), histories, MAX_HISTORIES);
+    uint64_t external_id = message->find_request.external_id;
+    int64_t now_ns = clock_monotonic_ns();
+    int32_t num =
+        held_requests_histories(&core->held, external_id, now_ns, histories, MAX_HISTORIES);
+    num += scheduler_find_histories(&core->scheduler, external_id, now_ns, histories + num,
+                                    MAX_HISTORIES - num);
+    reply.histories.num_histories = num;
     send_message(core, client_index, &reply);
 }
 
@@ -217,7 +279,7 @@ void engine_core_handle(struct engine_core *core, int32_t client_index, struct s
         return;
     switch (message.kind) {
     case MESSAGE_ADD:
-        handle_add(core, client_index, &message.add);
+        handle_add(core, client_index, &message.add, frame);
         return;
     case MESSAGE_ABORT:
         abort_requests(core, client_index, message.abort.ids, message.abort.num_ids);
@@ -246,9 +308,10 @@ void engine_core_receive(struct engine_core *core)
     struct str frame;
     for (int32_t i = 0; i < MAX_FRAMES_A_STEP; i++) {
         if (!channel_receive(core->channel, &client_index, &frame))
-            return;
+            break;
         engine_core_handle(core, client_index, frame);
     }
+    release_held(core);
 }
 
 // ---- a step --------------------------------------------------------------------------------
@@ -268,6 +331,7 @@ bool engine_core_begin_step(struct engine_core *core)
     recorder_step(&core->recorder, s, runs, &step, now_ns);
     if (!runs)
         return false;
+    held_requests_count_step(&core->held);
     int32_t slot = (int32_t)(step.step % MAX_STEPS_IN_FLIGHT);
     core->steps[slot] = step;
     core->submitted_ns[slot] = submitted_ns;

@@ -10,6 +10,7 @@
 
 #include "base/arena.h"
 #include "base/buf.h"
+#include "engine/held_requests.h"
 #include "engine/recorder.h"
 #include "engine/scheduler.h"
 #include "message/channel.h"
@@ -40,6 +41,7 @@ struct engine_core {
     int64_t submitted_ns[MAX_STEPS_IN_FLIGHT];
     int64_t collected_ns; // the step before
     struct engine_core_outputs outputs[MAX_API_SERVERS];
+    struct held_requests held; // not yet the scheduler's
     struct engine_reports reports;
     struct recorder recorder;
     struct step_durations durations; // of the step that ended last
@@ -58,8 +60,12 @@ void engine_core_deinit(struct engine_core *core);
 /** Takes in one frame from a client. Nothing that it may contain is an error of the engine. */
 void engine_core_handle(struct engine_core *core, int32_t client_index, struct str frame);
 
-/** Takes in what the channel has, up to a bound so that steps go on under a flood. */
+/** Takes in what the channel has, up to a bound so that steps go on under a flood, and gives the
+ *  scheduler those of the requests held back that can run now. */
 void engine_core_receive(struct engine_core *core);
+
+/** Whether any request has not ended. */
+bool engine_core_has_work(const struct engine_core *core);
 
 /**
  * Schedules the next step and gives it to the executor. False: there is nothing to run, or not

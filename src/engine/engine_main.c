@@ -16,6 +16,7 @@ enum {
     EXIT_CANNOT_START = 3,
     EXIT_FAILED = 1,
     IDLE_WAIT_MS = 100, // the page wants a beat at least so often
+    HELD_WAIT_MS = 2,   // requests wait for something that sends no message
     LAST_WORDS_MS = 50, // for the last outputs to leave before the socket closes
 };
 
@@ -143,7 +144,7 @@ static enum status turn(struct engine_core *core, struct error *err)
         }
     } else {
         engine_core_publish(core, clock_monotonic_ns());
-        channel_wait(core->channel, IDLE_WAIT_MS);
+        channel_wait(core->channel, core->held.len > 0 ? HELD_WAIT_MS : IDLE_WAIT_MS);
     }
     engine_core_log_stats(core, clock_monotonic_ns());
     return STATUS_OK;
@@ -156,9 +157,9 @@ static enum status stop(struct engine_core *core, struct error *err)
     core->stopping = true;
     int64_t deadline_ns =
         clock_monotonic_ns() + (int64_t)core->options->shutdown_timeout_s * 1000000000;
-    while (scheduler_has_work(&core->scheduler) && clock_monotonic_ns() < deadline_ns)
+    while (engine_core_has_work(core) && clock_monotonic_ns() < deadline_ns)
         TRY(turn(core, err));
-    int32_t num_left = core->scheduler.requests.len;
+    int32_t num_left = core->scheduler.requests.len + core->held.len;
     if (num_left > 0)
         log_info("Stopping: %d requests are aborted", (int)num_left);
     engine_core_abort_all(core);

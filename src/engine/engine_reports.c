@@ -26,7 +26,7 @@ void engine_core_publish(struct engine_core *core, int64_t now_ns)
     const struct scheduler *s = &core->scheduler;
     atomic_store(&page->heartbeat_ns, now_ns);
     atomic_store(&page->num_running, s->num_running);
-    atomic_store(&page->num_waiting, s->waiting.len);
+    atomic_store(&page->num_waiting, s->waiting.len + core->held.len);
     atomic_store(&page->num_used_blocks, block_pool_num_used(&s->kv.pool));
 
     // The page's counters go on across restarts: only what is new is added.
@@ -88,7 +88,7 @@ void engine_core_log_stats(struct engine_core *core, int64_t now_ns)
            "tokens/s, Running: %d reqs, Waiting: %d reqs%s, GPU KV cache usage: %.1f%%, Prefix "
            "cache hit rate: %.1f%%",
            (double)prompt / seconds, (double)generated / seconds, (int)s->num_running,
-           (int)s->waiting.len, preempted,
+           (int)(s->waiting.len + core->held.len), preempted,
            100.0 * block_pool_num_used(&s->kv.pool) / max_i32(s->kv.pool.num_blocks, 1),
            100.0 * scheduler_prefix_hit_rate(s));
     reports->was_idle = is_idle;

@@ -133,6 +133,7 @@ struct scheduler {
     struct engine_core_output *outputs;
     int32_t outputs_capacity;
     int32_t num_live[MAX_API_SERVERS];
+    int64_t num_automaton_words; // of all live requests
 
     struct scheduler_stats stats;
     struct hit_rate_window hit_rate;

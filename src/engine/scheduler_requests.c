@@ -53,6 +53,7 @@ void scheduler_forget(struct scheduler *s, struct request *r, int64_t now_ns)
 {
     complete_history(r, now_ns, &s->past[s->num_past++ % NUM_PAST_REQUESTS]);
     s->num_live[r->client_index]--;
+    s->num_automaton_words -= r->sampling.num_automaton_words;
     request_table_remove(&s->requests, r);
     r->is_forgotten = true;
     if (r->num_in_flight == 0)
@@ -246,6 +247,7 @@ enum status scheduler_add(struct scheduler *s, const struct engine_core_request 
     r->given_outputs = given_outputs;
     drop_impossible_stops(r, s->config.vocab_size);
     s->num_live[r->client_index]++;
+    s->num_automaton_words += r->sampling.num_automaton_words;
     request_queue_reserve(&s->waiting, s->requests.len);
     scheduler_reserve_outputs(s);
 

@@ -18,7 +18,9 @@
 enum {
     MAX_AUTOMATON_STATES = 1 << 16,
     MAX_AUTOMATON_WORDS = 1 << 18, // 1 MiB
-    AUTOMATON_DEAD = -1,           // no state: nothing that follows can be right
+    // Of all requests that an engine has taken in; those beyond wait for others to end.
+    MAX_LIVE_AUTOMATON_WORDS = 1 << 21,
+    AUTOMATON_DEAD = -1, // no state: nothing that follows can be right
 };
 
 #define AUTOMATON_ACCEPTS 0x80000000u // of a state's word

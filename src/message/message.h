@@ -14,7 +14,7 @@
 #include "message/byte_automaton.h"
 
 enum {
-    MESSAGE_VERSION = 3, // in the handshake; a peer with another one is refused
+    MESSAGE_VERSION = 4, // in the handshake; a peer with another one is refused
     MAX_API_SERVERS = 64,
     MAX_STOP_TOKEN_IDS = 256,
     MAX_LOGIT_BIAS = 1024,
@@ -148,6 +148,7 @@ enum hold_reason {
     HOLD_BLOCKS,           // too few KV blocks are free
     HOLD_AFTER_PREEMPTION, // not yet enough free blocks to get ahead once it is back
     HOLD_PARTIAL_PREFILLS, // as many prompts as allowed are in prefill
+    HOLD_GRAMMAR,          // what its automaton needs is being read, or others' take the room
     HOLD_SHARED_PREFIX,    // a running request computes blocks that it can share
     NUM_HOLD_REASONS,
 };

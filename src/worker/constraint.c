@@ -1,6 +1,8 @@
 // A row's automaton and the tokens: see constraint.h.
 #include "worker/constraint.h"
 
+#include <string.h>
+
 #include "structured_output/token_trie.h"
 
 void constraint_advance(struct batch_row *row, const struct token_trie *tokens, int32_t first)
@@ -24,13 +26,20 @@ static bool allow_end(uint32_t *mask, const struct token_trie *tokens, int32_t t
 }
 
 bool constraint_find(struct token_constraint *constraint, const struct token_trie *tokens,
-                     const struct batch_row *row, int32_t vocab_size, struct arena *arena)
+                     const struct batch_row *row, const struct stored_mask *stored,
+                     int32_t vocab_size, struct arena *arena)
 {
     const struct sampling_params *s = &row->sampling;
     if (row->automaton_state == AUTOMATON_DEAD)
         return false;
     uint32_t *mask = arena_array(arena, uint32_t, token_mask_words(vocab_size));
-    bool goes_on = token_trie_mask(tokens, s->automaton, row->automaton_state, mask, vocab_size);
+    bool goes_on;
+    if (stored) { // copied: what ends an answer is the row's own
+        memcpy(mask, stored->words, token_mask_words(vocab_size) * sizeof(*mask));
+        goes_on = stored->is_any;
+    } else {
+        goes_on = token_trie_mask(tokens, s->automaton, row->automaton_state, mask, vocab_size);
+    }
     bool ends = false;
     if (byte_automaton_accepts(s->automaton, row->automaton_state)) {
         ends = allow_end(mask, tokens, s->eos_token_id, vocab_size);

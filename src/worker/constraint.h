@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/arena.h"
+#include "worker/constraint_store.h"
 #include "worker/input_batch.h"
 #include "worker/sampler.h"
 
@@ -17,7 +18,9 @@ void constraint_advance(struct batch_row *row, const struct token_trie *tokens, 
 
 /**
  * Finds the tokens that may come next. Those that end the answer are among them exactly where a
- * text may end. The mask lives in `arena`. False: none may.
+ * text may end. `stored`: the state's mask, NULL to make one. The result lives in `arena`. False:
+ * none may.
  */
 bool constraint_find(struct token_constraint *constraint, const struct token_trie *tokens,
-                     const struct batch_row *row, int32_t vocab_size, struct arena *arena);
+                     const struct batch_row *row, const struct stored_mask *stored,
+                     int32_t vocab_size, struct arena *arena);

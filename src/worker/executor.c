@@ -48,6 +48,11 @@ void executor_destroy(struct executor *executor)
     free(executor);
 }
 
+enum tokens_state executor_poll_tokens(struct executor *executor)
+{
+    return model_runner_poll_tokens(&executor->runner);
+}
+
 void executor_submit(struct executor *executor, const struct scheduler_output *step)
 {
     CHECK(!executor->has_step);

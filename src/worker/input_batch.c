@@ -158,9 +158,9 @@ static void copy_extra(struct batch_row *row, struct sampling_params *copy,
     CHECK(from->num_bad_word_ints >= 0 && from->num_bad_word_ints <= MAX_BAD_WORD_INTS);
     CHECK(from->num_automaton_words >= 0 && from->num_automaton_words <= MAX_AUTOMATON_WORDS);
     CHECK(from->num_logprob_token_ids >= 0 && from->num_logprob_token_ids <= MAX_LOGPROB_TOKEN_IDS);
-    size_t num_bad = (size_t)from->num_bad_word_ints, num_words = (size_t)from->num_automaton_words;
+    size_t num_bad = (size_t)from->num_bad_word_ints;
     size_t num_listed = (size_t)from->num_logprob_token_ids;
-    size_t bytes = (num_bad + num_words + num_listed) * sizeof(int32_t);
+    size_t bytes = (num_bad + num_listed) * sizeof(int32_t);
     if (bytes > row->extra_bytes) {
         row->extra = xrealloc(row->extra, bytes);
         row->extra_bytes = bytes;
@@ -168,10 +168,8 @@ static void copy_extra(struct batch_row *row, struct sampling_params *copy,
     int32_t *ints = (int32_t *)(void *)row->extra;
     copy->bad_words = ints;
     copy->logprob_token_ids = ints ? ints + num_bad : NULL;
-    copy->automaton = ints ? (uint32_t *)ints + num_bad + num_listed : NULL;
     copy_array(copy->bad_words, from->bad_words, num_bad, sizeof(int32_t));
     copy_array(copy->logprob_token_ids, from->logprob_token_ids, num_listed, sizeof(int32_t));
-    copy_array(copy->automaton, from->automaton, num_words, sizeof(uint32_t));
 }
 
 static void copy_sampling(struct batch_row *row, const struct sampling_params *from)
@@ -207,6 +205,7 @@ static void add_request(struct input_batch *batch, const struct scheduled_new_re
     memcpy(row->token_ids, request->token_ids, (size_t)request->num_tokens * sizeof(int32_t));
     copy_sampling(row, request->sampling);
     row->automaton_state = 0;
+    row->automaton_id = 0;
     memset(row->num_blocks, 0, sizeof(row->num_blocks));
 }
 

@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "structured_output/token_trie.h"
 #include "worker/host_memory.h"
 #include "worker/worker_device.h"
 
@@ -107,6 +106,7 @@ static enum status allocate_step_memory(struct model_runner *runner, struct erro
     runner->outputs = xcalloc((size_t)config->max_num_seqs, sizeof(*runner->outputs));
     runner->sampled_logprobs =
         xcalloc((size_t)config->max_num_seqs, sizeof(*runner->sampled_logprobs));
+    constraint_store_init(&runner->constraints, config->model->vocab_size);
     runner->thread_arenas =
         xcalloc((size_t)runner->dev.num_threads, sizeof(*runner->thread_arenas));
     for (int32_t i = 0; i < runner->dev.num_threads; i++)
@@ -161,7 +161,8 @@ void model_runner_deinit(struct model_runner *runner)
     free(runner->logits_rows);
     free(runner->outputs);
     free(runner->sampled_logprobs);
-    token_trie_destroy(runner->tokens);
+    token_loader_deinit(&runner->token_loader);
+    constraint_store_deinit(&runner->constraints);
     input_batch_deinit(&runner->batch);
     weight_store_close(&runner->weights);
     device_deinit(dev);

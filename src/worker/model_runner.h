@@ -10,7 +10,9 @@
 #include "model_loader/weights.h"
 #include "models/model.h"
 #include "ops/ops.h"
+#include "worker/constraint_store.h"
 #include "worker/input_batch.h"
+#include "worker/token_loader.h"
 #include "worker/worker.h"
 
 /** A position whose logits are read: for the token after it. */
@@ -20,6 +22,7 @@ struct logits_row {
     struct token_logprobs *logprobs; // of the prompt token after it; NULL: draw a token
     int32_t token_id;                // that prompt token
     bool is_plain;                   // the device draws it
+    const struct stored_mask *mask;  // of the row's automaton; NULL: made when it is looked at
 };
 
 enum {
@@ -35,8 +38,6 @@ struct step_graphs {
     void *recordings[MAX_GRAPHS];
 };
 
-struct token_trie;
-
 /** Bytes of a step's memory, as planned and as allocated. */
 struct runner_sizes {
     int32_t logits_rows;     // computed at a time: a slice
@@ -46,6 +47,7 @@ struct runner_sizes {
     size_t list_bytes;       // rows that need logits, outputs, prompt logprobs
     size_t backend_bytes;    // what the backend's operations keep
     size_t sampler_bytes;    // of each thread
+    size_t constraint_bytes; // of structured output, once somebody asks for it
     int32_t num_threads;
     // For a device with memory of its own, to bring drawn tokens and logits to the host.
     size_t drawn_bytes, host_logits_bytes;
@@ -64,8 +66,9 @@ struct model_runner {
     struct input_batch batch;
     const struct scheduler_output *step; // in flight
     struct forward fwd;
-    struct token_trie *tokens; // NULL until the first request with an automaton
-    bool tokens_failed;        // they could not be read: such requests fail
+    struct token_loader token_loader;
+    const struct token_trie *tokens; // NULL until the first request with an automaton runs
+    struct constraint_store constraints;
 
     struct logits_row *logits_rows; // [max_num_batched_tokens]: this step's, in batch order
     int32_t num_logits_rows;
@@ -104,6 +107,9 @@ NODISCARD enum status model_runner_init(struct model_runner *runner,
                                         const struct engine_config *config, int32_t num_threads,
                                         _Atomic int64_t *progress, struct error *err);
 void model_runner_deinit(struct model_runner *runner);
+
+/** Whether rows with an automaton can run without waiting; the first call begins to make it so. */
+enum tokens_state model_runner_poll_tokens(struct model_runner *runner);
 
 /** Starts a step. `step` stays as it is until model_runner_collect(). */
 void model_runner_submit(struct model_runner *runner, const struct scheduler_output *step);

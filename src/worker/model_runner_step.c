@@ -15,7 +15,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "structured_output/token_trie.h"
 #include "worker/constraint.h"
 #include "worker/sampler.h"
 
@@ -115,7 +114,8 @@ static void use_logits(struct model_runner *runner, const struct logits_row *log
                                       NULL};
     struct token_constraint constraint;
     if (row->sampling.num_automaton_words > 0) {
-        if (!constraint_find(&constraint, runner->tokens, row, vocab_size, arena)) {
+        if (!constraint_find(&constraint, runner->tokens, row, logits_row->mask, vocab_size,
+                             arena)) {
             if (runner->tokens)
                 runner->outputs[logits_row->seq].token_id = TOKEN_ID_FORBIDDEN;
             return;
@@ -234,23 +234,27 @@ static int32_t find_graph(const struct model_runner *runner)
     return -1;
 }
 
-/** The bytes of all tokens, read when the first request needs them: a start that nobody asks for
- *  structured output does not pay for it. */
-static void load_tokens(struct model_runner *runner)
+static const char *tokenizer_path(const struct model_runner *runner)
 {
     const struct serve_options *o = runner->config->options;
-    struct error err = {0};
-    int64_t start_ns = clock_monotonic_ns();
-    if (token_trie_load(&runner->tokens, o->tokenizer ? o->tokenizer : o->model, &err) !=
-        STATUS_OK) {
-        log_error("structured output is not possible: %s", err.message);
-        runner->tokens_failed = true;
-        return;
+    return o->tokenizer ? o->tokenizer : o->model;
+}
+
+enum tokens_state model_runner_poll_tokens(struct model_runner *runner)
+{
+    return token_loader_poll(&runner->token_loader, tokenizer_path(runner),
+                             runner->config->model->vocab_size);
+}
+
+/** Rows that finished, or were preempted, let go of their automata. */
+static void end_automata(struct model_runner *runner, const struct scheduler_output *step)
+{
+    for (int32_t i = 0; i < step->num_finished_rows; i++) {
+        struct batch_row *row = &runner->batch.rows[step->finished_rows[i]];
+        if (row->automaton_id != 0)
+            constraint_store_release(&runner->constraints, row->automaton_id);
+        row->automaton_id = 0;
     }
-    log_info("Structured output: %d tokens by their bytes, %.1f MiB, read in %.1f ms",
-             token_trie_num_tokens(runner->tokens),
-             (double)token_trie_bytes(runner->tokens) / (1024 * 1024),
-             (double)(clock_monotonic_ns() - start_ns) / 1e6);
 }
 
 /** Brings the automata of requests that come (or come back) to where their outputs have led. */
@@ -258,12 +262,42 @@ static void start_automata(struct model_runner *runner, const struct scheduler_o
 {
     for (int32_t i = 0; i < step->num_new_requests; i++) {
         struct batch_row *row = &runner->batch.rows[step->new_requests[i].row];
-        if (row->sampling.num_automaton_words == 0)
+        struct sampling_params *p = &row->sampling;
+        if (p->num_automaton_words == 0)
             continue;
-        if (!runner->tokens && !runner->tokens_failed)
-            load_tokens(runner);
+        p->automaton = constraint_store_acquire(&runner->constraints, p->automaton,
+                                                p->num_automaton_words, &row->automaton_id);
+        runner->tokens = token_loader_wait(&runner->token_loader, tokenizer_path(runner),
+                                           runner->config->model->vocab_size);
         constraint_advance(row, runner->tokens, row->num_prompt_tokens);
     }
+}
+
+/** Finds the masks of the rows that draw under an automaton, and makes those that are new. */
+static void find_masks(struct model_runner *runner, const struct scheduler_output *step)
+{
+    struct stored_mask *made[NUM_STORED_MASKS];
+    const uint32_t *automata[NUM_STORED_MASKS]; // of made
+    int32_t num_made = 0;
+    constraint_store_begin_step(&runner->constraints);
+    for (int32_t i = 0; runner->tokens && i < runner->num_logits_rows; i++) {
+        struct logits_row *logits_row = &runner->logits_rows[i];
+        const struct batch_row *row = &runner->batch.rows[step->rows[logits_row->seq].row];
+        if (logits_row->logprobs || row->automaton_id == 0 ||
+            row->automaton_state == AUTOMATON_DEAD)
+            continue;
+        int64_t num_known = runner->constraints.num_made;
+        struct stored_mask *mask =
+            constraint_store_find(&runner->constraints, row->automaton_id, row->automaton_state);
+        logits_row->mask = mask;
+        if (runner->constraints.num_made > num_known) {
+            automata[num_made] = row->sampling.automaton;
+            made[num_made++] = mask;
+        }
+    }
+#pragma omp parallel for schedule(dynamic) num_threads(runner->dev.num_threads) if (num_made > 1)
+    for (int32_t i = 0; i < num_made; i++)
+        constraint_store_make(&runner->constraints, made[i], automata[i], runner->tokens);
 }
 
 /** A drawn token becomes part of its row. */
@@ -280,10 +314,12 @@ void model_runner_submit(struct model_runner *runner, const struct scheduler_out
     struct device *dev = &runner->dev;
     runner->step = step;
     forget_last_step(runner);
+    end_automata(runner, step);
     input_batch_update(&runner->batch, step);
     start_automata(runner, step);
     input_batch_build(&runner->batch, step, &runner->fwd);
     list_logits_rows(runner, step);
+    find_masks(runner, step);
     if (runner->fwd.num_tokens == 0)
         return;
     int32_t graph = find_graph(runner);

@@ -28,6 +28,7 @@ static const char *const workspace_part_names[NUM_WORKSPACE_PARTS] = {
     [WORKSPACE_LISTS] = "lists",
     [WORKSPACE_SAMPLER] = "sampler",
     [WORKSPACE_BACKEND] = "backend",
+    [WORKSPACE_CONSTRAINTS] = "structured output",
 };
 
 struct number_text number_text(int64_t value)

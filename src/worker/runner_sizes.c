@@ -91,6 +91,9 @@ struct runner_sizes model_runner_sizes(const struct engine_config *config,
         (size_t)tokens *
             (sizeof(struct logits_row) + sizeof(struct token_logprobs) + sizeof(int32_t)) +
         (size_t)config->max_num_seqs * (sizeof(struct row_output) + sizeof(struct token_logprobs));
+    sizes.constraint_bytes = token_loader_max_bytes(config->model->vocab_size) +
+                             constraint_store_bytes(config->model->vocab_size) +
+                             (size_t)MAX_LIVE_AUTOMATON_WORDS * sizeof(uint32_t); // the scheduler's
     if (dev->has_host_memory)
         return sizes;
     sizes.drawn_bytes = (size_t)tokens * sizeof(int32_t);
@@ -113,12 +116,15 @@ void runner_sizes_split(const struct runner_sizes *sizes, const struct device *d
     device_parts[WORKSPACE_ACTIVATIONS] = (int64_t)sizes->activation_bytes;
     device_parts[WORKSPACE_BATCH] = (int64_t)(sizes->step_bytes + sizes->drawn_bytes);
     device_parts[WORKSPACE_BACKEND] = (int64_t)sizes->backend_bytes;
+    int64_t constraints = (int64_t)sizes->constraint_bytes;
     device_parts[WORKSPACE_LISTS] = device_parts[WORKSPACE_SAMPLER] = *host_bytes = 0;
+    device_parts[WORKSPACE_CONSTRAINTS] = 0;
     if (dev->has_host_memory) {
         device_parts[WORKSPACE_BATCH] += batch;
         device_parts[WORKSPACE_LISTS] = lists;
         device_parts[WORKSPACE_SAMPLER] = samplers;
+        device_parts[WORKSPACE_CONSTRAINTS] = constraints;
     } else {
-        *host_bytes = batch + lists + samplers + runner_sizes_pinned(sizes, dev);
+        *host_bytes = batch + lists + samplers + constraints + runner_sizes_pinned(sizes, dev);
     }
 }

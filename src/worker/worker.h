@@ -21,6 +21,7 @@ enum workspace_part {
     WORKSPACE_LISTS,       // rows that need logits, outputs, prompt logprobs
     WORKSPACE_SAMPLER,     // of all threads
     WORKSPACE_BACKEND,     // what libraries and kernels keep for themselves
+    WORKSPACE_CONSTRAINTS, // of structured output: tokens by their bytes, automata, masks
     NUM_WORKSPACE_PARTS,
 };
 
@@ -86,6 +87,17 @@ void engine_config_log_cache(const struct engine_config *config);
 NODISCARD enum status executor_create(struct executor **out, const struct engine_config *config,
                                       _Atomic int64_t *progress, struct error *err);
 void executor_destroy(struct executor *executor);
+
+/** What a request with an automaton needs to run. */
+enum tokens_state {
+    TOKENS_LOADING, // a step with such a request would wait for it
+    TOKENS_READY,
+    TOKENS_FAILED, // the log says why; such requests get no token
+};
+
+/** Whether the bytes of the vocabulary's tokens are there. The first call begins to read them, on a
+ *  thread of its own. */
+enum tokens_state executor_poll_tokens(struct executor *executor);
 
 /** Starts a step. The output's memory must stay until executor_collect(). One step in flight. */
 void executor_submit(struct executor *executor, const struct scheduler_output *step);

@@ -13,7 +13,13 @@ struct executor {
     const struct scheduler_output *steps[MAX_STEPS_IN_FLIGHT]; // in flight, oldest first
     int32_t num_steps, most_steps;
     bool fails;
+    bool is_loading; // the bytes of its tokens
 };
+
+enum tokens_state executor_poll_tokens(struct executor *executor)
+{
+    return executor->is_loading ? TOKENS_LOADING : TOKENS_READY;
+}
 
 void executor_submit(struct executor *executor, const struct scheduler_output *step)
 {
@@ -81,7 +87,8 @@ static void hello(struct world *w, int32_t client)
                                    .hello = {.version = MESSAGE_VERSION, .client_index = client}});
 }
 
-static void add(struct world *w, int32_t client, uint64_t id, int32_t max_tokens)
+static void add_constrained(struct world *w, int32_t client, uint64_t id, int32_t max_tokens,
+                            const uint32_t *automaton, int32_t num_words)
 {
     static const int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     const struct message message = {.kind = MESSAGE_ADD,
@@ -95,9 +102,16 @@ static void add(struct world *w, int32_t client, uint64_t id, int32_t max_tokens
                                                      .max_tokens = max_tokens,
                                                      .eos_token_id = -1,
                                                      .num_logprobs = -1,
-                                                     .num_prompt_logprobs = -1},
+                                                     .num_prompt_logprobs = -1,
+                                                     .num_automaton_words = num_words,
+                                                     .automaton = automaton},
                                     }};
     send_message(w, client, &message);
+}
+
+static void add(struct world *w, int32_t client, uint64_t id, int32_t max_tokens)
+{
+    add_constrained(w, client, id, max_tokens, NULL, 0);
 }
 
 static void note(struct world *w, int32_t client, const struct message *message)
@@ -326,6 +340,82 @@ static void another_version_or_name_is_refused(void **state)
     }
 }
 
+// One state, from which every byte leads back to it.
+static const uint32_t ANY_TEXT[] = {1, 0 | AUTOMATON_ACCEPTS, 1, 0xff00};
+
+static void what_waits_for_a_grammar_holds_nobody_back(void **state)
+{
+    struct world *w = *state;
+    hello(w, 0);
+    hello(w, 1);
+    w->core.executor->is_loading = true;
+    for (uint64_t id = 11; id <= 14; id++)
+        add_constrained(w, id == 14, id, 5, ANY_TEXT, ARRAY_LEN(ANY_TEXT));
+    add(w, 0, 20, 30);
+    TURN_UNTIL(w, has_ended(w, 0, 20) && w->core.held.len == 4);
+    assert_int_equal(atomic_load(&w->page->engine.num_waiting), 4);
+    assert_true(engine_core_has_work(&w->core));
+    assert_int_equal(w->core.scheduler.requests.len, 0);
+    struct request_history history[2];
+    assert_int_equal(held_requests_histories(&w->core.held, 0, 5, history, 2), 2);
+    assert_int_equal(history[0].state, REQUEST_WAITING);
+    assert_true(history[0].num_held_steps[HOLD_GRAMMAR] > 0);
+
+    const uint64_t gone = 12; // one is aborted, and one client begins anew
+    send_message(w, 0, &(struct message){.kind = MESSAGE_ABORT, .abort = {1, &gone}});
+    hello(w, 1);
+    TURN_UNTIL(w, w->core.held.len == 2);
+    w->core.executor->is_loading = false;
+    TURN_UNTIL(w, has_ended(w, 0, 11) && has_ended(w, 0, 13));
+    assert_int_equal(news_of(w, 0, 11)->num_tokens, 5);
+    assert_false(has_ended(w, 0, 12) || has_ended(w, 1, 14));
+    assert_false(engine_core_has_work(&w->core));
+}
+
+static void a_client_that_is_refused_hears_of_what_was_held(void **state)
+{
+    struct world *w = *state;
+    hello(w, 0);
+    w->core.executor->is_loading = true;
+    add_constrained(w, 0, 11, 5, ANY_TEXT, ARRAY_LEN(ANY_TEXT));
+    TURN_UNTIL(w, w->core.held.len == 1);
+    struct error err = {0};
+    assert_int_equal(channel_send(w->clients[0], 0, STR("\xc1 garbage"), &err), STATUS_OK);
+    TURN_UNTIL(w, has_ended(w, 0, 11));
+    assert_int_equal(news_of(w, 0, 11)->finish_reason, FINISH_REASON_ERROR);
+    hello(w, 0);
+    add_constrained(w, 0, 12, 5, ANY_TEXT, ARRAY_LEN(ANY_TEXT));
+    TURN_UNTIL(w, w->core.held.len == 1);
+    engine_core_abort_all(&w->core); // as when the engine stops
+    TURN_UNTIL(w, has_ended(w, 0, 12));
+    assert_int_equal(news_of(w, 0, 12)->finish_reason, FINISH_REASON_ABORT);
+}
+
+static void automata_beyond_the_room_for_them_wait_for_others_to_end(void **state)
+{
+    struct world *w = *state;
+    // As large as can be: a state for each edge, and many of them.
+    enum { NUM_STATES = MAX_AUTOMATON_STATES, NUM_WORDS = 2 * NUM_STATES + 2 };
+    uint32_t *words = xcalloc(NUM_WORDS, sizeof(*words));
+    words[0] = NUM_STATES;
+    for (uint32_t i = 0; i < NUM_STATES; i++) {
+        words[1 + i] = i | AUTOMATON_ACCEPTS;
+        words[NUM_STATES + 2 + i] = automaton_edge(0, 0, 255);
+    }
+    words[1 + NUM_STATES] = NUM_STATES;
+    const int32_t num_fitting = MAX_LIVE_AUTOMATON_WORDS / NUM_WORDS;
+    hello(w, 0);
+    for (int32_t i = 0; i < num_fitting + 2; i++)
+        add_constrained(w, 0, 100 + (uint64_t)i, 20, words, NUM_WORDS);
+    TURN_UNTIL(w, w->core.held.len == 2);
+    assert_true(w->core.scheduler.num_automaton_words <= MAX_LIVE_AUTOMATON_WORDS);
+    TURN_UNTIL(w, has_ended(w, 0, 100 + (uint64_t)num_fitting + 1));
+    for (int32_t i = 0; i < num_fitting + 2; i++)
+        assert_int_equal(news_of(w, 0, 100 + (uint64_t)i)->num_tokens, 20);
+    assert_int_equal(w->core.scheduler.num_automaton_words, 0);
+    free(words);
+}
+
 static void an_abort_during_a_step_leaves_no_output(void **state)
 {
     struct world *w = *state;
@@ -509,6 +599,9 @@ int main(void)
         TEST(hello_again_drops_the_earlier_life),
         TEST(garbage_costs_its_sender_alone),
         TEST(another_version_or_name_is_refused),
+        TEST(what_waits_for_a_grammar_holds_nobody_back),
+        TEST(a_client_that_is_refused_hears_of_what_was_held),
+        TEST(automata_beyond_the_room_for_them_wait_for_others_to_end),
         TEST(an_abort_during_a_step_leaves_no_output),
         TEST(the_prefix_cache_is_reset_only_while_no_block_is_used),
         TEST(the_page_tells_gauges_counters_and_facts),
