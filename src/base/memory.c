@@ -27,6 +27,17 @@ void *xrealloc(void *ptr, size_t size_bytes)
     return check_allocated(realloc(ptr, size_bytes), size_bytes);
 }
 
+void *xcalloc_aligned(size_t count, size_t size_bytes, size_t alignment)
+{
+    size_t total;
+    if (!size_mul(&total, count, size_bytes))
+        total = SIZE_MAX / alignment * alignment; // which no machine has
+    void *ptr = check_allocated(aligned_alloc(alignment, total), total);
+    if (ptr)
+        memset(ptr, 0, total);
+    return ptr;
+}
+
 char *xstrdup(const char *text)
 {
     return xstrndup(text, strlen(text));

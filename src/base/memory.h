@@ -14,6 +14,9 @@
 void *xmalloc(size_t size_bytes);
 void *xcalloc(size_t count, size_t size_bytes);
 void *xrealloc(void *ptr, size_t size_bytes);
+
+/** As xcalloc(), at a multiple of `alignment`, a power of two that divides `size_bytes`. */
+void *xcalloc_aligned(size_t count, size_t size_bytes, size_t alignment);
 char *xstrdup(const char *text);
 char *xstrndup(const char *text, size_t len);
 

@@ -28,12 +28,12 @@ struct block_table {
 /** What the manager knows of one sequence. Its arrays are the owner's, with room for the longest
  *  that the sequence can become. */
 struct kv_sequence {
+    struct block_table tables[MAX_KV_CACHE_GROUPS];
     const int32_t *token_ids;
     struct block_hash root; // parent of the first block
     // Of the first num_hashes full blocks, computed or not; they outlive a preemption.
     struct block_hash *hashes;
     int32_t num_hashes;
-    struct block_table tables[MAX_KV_CACHE_GROUPS];
 };
 
 /** `= {0}` is a valid empty manager. */

@@ -268,8 +268,10 @@ static void write_tokens(struct record_writer *w, const struct scheduler *s,
                          const struct scheduler_output *step,
                          const struct model_runner_output *result)
 {
-    for (int32_t i = 0; i < step->num_rows; i++) {
-        const struct request *r = scheduler_step_of(s, step)->row_requests[i];
+    struct request *const *requests = scheduler_step_of(s, step)->row_requests;
+    for (int32_t k = 0; k < s->num_notable_rows; k++) {
+        int32_t i = s->notable_rows[k];
+        const struct request *r = requests[i];
         if (r->state != REQUEST_FINISHED || !step->rows[i].samples)
             continue;
         int32_t class = TOKEN_PLAIN;
@@ -285,38 +287,27 @@ static void write_tokens(struct record_writer *w, const struct scheduler *s,
     write_int(w, 0);
 }
 
-// Whether the token that the row drew was the last of a block and of none that ended.
-static bool filled_block(const struct request *r, const struct scheduled_row *row,
-                         int32_t block_size)
-{
-    return r->state != REQUEST_FINISHED && row->samples && r->num_tokens % block_size == 0;
-}
-
+// The content ids of blocks whose tokens have become known: what goes on among the notable rows.
 static void write_full_blocks(struct recorder *rec, struct record_writer *w,
                               const struct scheduler *s, const struct scheduler_output *step)
 {
-    int32_t block_size = s->kv.config.block_size;
-    for (int32_t i = 0; i < step->num_rows && s->kv.enable_prefix_caching; i++) {
-        const struct request *r = scheduler_step_of(s, step)->row_requests[i];
-        if (filled_block(r, &step->rows[i], block_size))
+    struct request *const *requests = scheduler_step_of(s, step)->row_requests;
+    int32_t num_notable = s->kv.enable_prefix_caching ? s->num_notable_rows : 0;
+    int32_t num_full = 0;
+    for (int32_t k = 0; k < num_notable; k++)
+        num_full += requests[s->notable_rows[k]]->state != REQUEST_FINISHED;
+    write_int(w, num_full);
+    for (int32_t k = 0; k < num_notable; k++) {
+        const struct request *r = requests[s->notable_rows[k]];
+        if (r->state != REQUEST_FINISHED)
             write_content(w, &rec->key, r->kv.hashes[r->kv.num_hashes - 1]);
     }
 }
 
-static int32_t count_full_blocks(const struct scheduler *s, const struct scheduler_output *step)
-{
-    int32_t count = 0, block_size = s->kv.config.block_size;
-    for (int32_t i = 0; i < step->num_rows && s->kv.enable_prefix_caching; i++) {
-        const struct request *r = scheduler_step_of(s, step)->row_requests[i];
-        count += filled_block(r, &step->rows[i], block_size);
-    }
-    return count;
-}
-
-static void write_finishes(struct record_writer *w,
+static void write_finishes(struct record_writer *w, const struct scheduler *s,
                            const struct engine_core_outputs outputs[MAX_API_SERVERS])
 {
-    for (int32_t c = 0; c < MAX_API_SERVERS; c++) {
+    for (int32_t c = 0; c < MAX_API_SERVERS && s->num_ended > 0; c++) {
         for (int32_t i = 0; i < outputs[c].num_outputs; i++) {
             const struct engine_core_output *output = &outputs[c].outputs[i];
             if (output->finish_reason == FINISH_REASON_NONE)
@@ -338,10 +329,9 @@ void recorder_update(struct recorder *rec, const struct scheduler *s, int64_t no
     write_int(&w, step != NULL);
     if (step) {
         write_tokens(&w, s, step, result);
-        write_int(&w, count_full_blocks(s, step));
         write_full_blocks(rec, &w, s, step);
     }
-    write_finishes(&w, outputs);
+    write_finishes(&w, s, outputs);
     write_int(&w, durations->schedule_ns);
     write_int(&w, durations->execute_ns);
     write_int(&w, durations->update_ns);

@@ -7,6 +7,8 @@
 
 #include "base/memory.h"
 
+enum { REQUESTS_A_SLAB = 64 };
+
 // ---- queue -------------------------------------------------------------------------------
 
 void request_queue_reserve(struct request_queue *queue, int32_t count)
@@ -150,23 +152,33 @@ void request_table_init(struct request_table *table, int32_t max_spares)
     *table = (struct request_table){.max_spares = max_spares};
 }
 
-static void request_destroy(struct request *request)
+// Side by side, because thousands of requests on a memory page each are more than the processor's
+// table of pages has places for; histories apart, because few steps look at them.
+struct request_slab {
+    struct request requests[REQUESTS_A_SLAB];
+    struct request_history histories[REQUESTS_A_SLAB];
+    struct request_slab *next;
+};
+
+static void add_slab(struct request_table *table)
 {
-    free(request->memory);
-    free(request);
+    struct request_slab *slab = xcalloc_aligned(1, sizeof(*slab), _Alignof(struct request_slab));
+    slab->next = table->slabs;
+    table->slabs = slab;
+    for (int32_t i = REQUESTS_A_SLAB - 1; i >= 0; i--) { // the lowest first
+        slab->requests[i].history = &slab->histories[i];
+        slab->requests[i].hash_next = table->blanks;
+        table->blanks = &slab->requests[i];
+    }
 }
 
 void request_table_deinit(struct request_table *table)
 {
-    for (uint64_t i = 0; i < table->num_buckets; i++) {
-        for (struct request *r = table->buckets[i], *next; r; r = next) {
-            next = r->hash_next;
-            request_destroy(r);
-        }
-    }
-    for (struct request *r = table->spares, *next; r; r = next) {
-        next = r->hash_next;
-        request_destroy(r);
+    for (struct request_slab *slab = table->slabs, *next; slab; slab = next) {
+        next = slab->next;
+        for (int32_t i = 0; i < REQUESTS_A_SLAB; i++)
+            free(slab->requests[i].memory);
+        free(slab);
     }
     free(table->buckets);
     *table = (struct request_table){0};
@@ -243,19 +255,28 @@ static void copy_bytes(const void *to, const void *from, int32_t count, size_t s
         memcpy((void *)(uintptr_t)to, from, (size_t)count * size_bytes);
 }
 
-// A request with at least so much memory: a spare one if there is any.
+// A request that is not in use: one that has arrays if there is any.
 static struct request *take_spare(struct request_table *table)
 {
     for (; table->num_spares > table->max_spares; table->num_spares--) {
         struct request *surplus = table->spares;
         table->spares = surplus->hash_next;
-        request_destroy(surplus);
+        free(surplus->memory);
+        surplus->memory = NULL;
+        surplus->memory_bytes = 0;
+        surplus->hash_next = table->blanks;
+        table->blanks = surplus;
     }
     struct request *request = table->spares;
-    if (!request)
-        return xcalloc(1, sizeof(*request));
-    table->spares = request->hash_next;
-    table->num_spares--;
+    if (request) {
+        table->spares = request->hash_next;
+        table->num_spares--;
+        return request;
+    }
+    if (!table->blanks)
+        add_slab(table);
+    request = table->blanks;
+    table->blanks = request->hash_next;
     return request;
 }
 
@@ -284,7 +305,6 @@ struct request *request_table_add(struct request_table *table,
         .num_tokens = message->num_prompt_tokens + message->num_output_tokens,
         .max_tokens = max_tokens,
         .request_id = message->request_id,
-        .history.external_id = message->external_id,
         .client_index = message->client_index,
         .priority = message->priority,
         .arrival_time_ns = message->arrival_time_ns,
@@ -293,7 +313,9 @@ struct request *request_table_add(struct request_table *table,
         .stop_token_id = -1,
         .memory = r->memory,
         .memory_bytes = r->memory_bytes,
+        .history = r->history,
     };
+    *r->history = (struct request_history){.external_id = message->external_id};
     // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the memory allocated after that free()
     lay_out(r, from, r->memory, max_tokens, max_blocks, num_groups);
     copy_bytes(r->token_ids, message->prompt_token_ids, message->num_prompt_tokens,
@@ -311,6 +333,7 @@ struct request *request_table_add(struct request_table *table,
     copy_bytes(r->sampling.logprob_token_ids, from->logprob_token_ids, from->num_logprob_token_ids,
                sizeof(int32_t));
     r->kv.token_ids = r->token_ids;
+    request_settle_stops(r);
 
     struct request **bucket = bucket_of(table, r->request_id);
     r->hash_next = *bucket;

@@ -17,11 +17,12 @@
 #include "engine/kv_cache_manager.h"
 #include "message/message.h"
 
-enum { NO_ROW = -1 };
+enum { NO_ROW = -1, CACHE_LINE_BYTES = 64 };
 
 struct request {
-    // What every step reads or writes, side by side.
-    enum request_state state;
+    // What every step reads or writes, in as few cache lines as can be: with thousands of requests
+    // their number is what a step costs. kv.tables[0] still belongs to it.
+    _Alignas(CACHE_LINE_BYTES) enum request_state state;
     int32_t row;            // in the worker's batch; NO_ROW unless running
     int32_t scheduled_slot; // index in the latest step's rows; -1: not in that step
     int32_t num_prompt_tokens;
@@ -31,7 +32,7 @@ struct request {
     int32_t num_in_flight;        // steps that it is part of
     int32_t num_in_flight_tokens; // what they compute
     int32_t max_tokens;           // prompt and outputs together, the model's limit included
-    int32_t num_highest_computed; // before any preemption: what comes again is recomputed
+    int32_t num_highest_computed; // by admissions before this one: what comes again is recomputed
     int32_t num_cached_tokens;    // of the first admission
     int32_t num_preemptions;
     int32_t client_index;
@@ -39,12 +40,13 @@ struct request {
     enum finish_reason finish_reason;
     bool is_forgotten; // not in the table any more, but still in a step in flight
     uint64_t request_id;
+    int32_t *token_ids; // [capacity for max_tokens]
     int64_t queued_ns, scheduled_ns, first_token_ns, last_token_ns;
     int64_t num_intervals, sum_interval_ns, min_interval_ns, max_interval_ns; // between tokens
-    int32_t *token_ids; // [capacity for max_tokens]
+    int32_t min_tokens, eos_token_id, num_stop_token_ids;                     // as in `sampling`
     struct kv_sequence kv;
-    struct sampling_params sampling;
 
+    struct sampling_params sampling;
     int64_t priority, arrival_time_ns;
     int64_t order;         // among all requests that were added
     int64_t admitted_step; // the last time
@@ -56,7 +58,7 @@ struct request {
     struct request *hash_next;   // in the table's bucket, or the list of spare ones
     char *memory;                // of all arrays above
     size_t memory_bytes;
-    struct request_history history; // what the fields above do not tell
+    struct request_history *history; // what the fields above do not tell
 };
 
 /** Asks for what a step needs of a request that comes soon: with thousands of them each would be a
@@ -64,14 +66,22 @@ struct request {
 static inline void request_prefetch(const struct request *request)
 {
     const char *at = (const char *)request;
-    for (size_t offset = 0; offset < offsetof(struct request, kv.tables[1]); offset += 64)
-        __builtin_prefetch(at + offset);
-    __builtin_prefetch(&request->sampling.max_tokens);
+    for (size_t offset = 0; offset < offsetof(struct request, kv.tables[1]);
+         offset += CACHE_LINE_BYTES)
+        __builtin_prefetch(at + offset, 1);
 }
 
 static inline int32_t request_num_output_tokens(const struct request *request)
 {
     return request->num_tokens - request->num_prompt_tokens;
+}
+
+/** Notes the limits and stop tokens of `request->sampling` where a step looks for them. */
+static inline void request_settle_stops(struct request *request)
+{
+    request->min_tokens = request->sampling.min_tokens;
+    request->eos_token_id = request->sampling.eos_token_id;
+    request->num_stop_token_ids = request->sampling.num_stop_token_ids;
 }
 
 static inline int32_t request_remaining_tokens(const struct request *request)
@@ -125,11 +135,13 @@ struct request_table {
     struct request **buckets;
     uint64_t num_buckets; // 0 or a power of two
     int32_t len;
-    struct request *spares; // memory of finished requests, for the next ones
+    struct request_slab *slabs; // where they lie, live or not, side by side
+    struct request *spares;     // finished ones that keep their arrays for the next ones
     int32_t num_spares, max_spares;
+    struct request *blanks; // without arrays
 };
 
-/** Keeps the memory of up to `max_spares` finished requests for reuse. */
+/** Keeps the arrays of up to `max_spares` finished requests for reuse. */
 void request_table_init(struct request_table *table, int32_t max_spares);
 void request_table_deinit(struct request_table *table);
 

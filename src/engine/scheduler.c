@@ -66,6 +66,8 @@ void scheduler_init(struct scheduler *s, const struct scheduler_config *config)
         step->row_requests = xcalloc(num_seqs, sizeof(struct request *));
         step->new_requests = xcalloc(num_seqs, sizeof(*step->new_requests));
     }
+    s->row_commits = xcalloc(num_seqs, sizeof(*s->row_commits));
+    s->notable_rows = xcalloc(num_seqs, sizeof(*s->notable_rows));
     s->prefilling = xcalloc(num_seqs, sizeof(*s->prefilling));
     s->preemptions = xcalloc(num_seqs, sizeof(*s->preemptions));
     s->past = xcalloc(NUM_PAST_REQUESTS, sizeof(*s->past));
@@ -96,6 +98,8 @@ void scheduler_deinit(struct scheduler *s)
     free(s->running);
     free(s->free_rows);
     free(s->given_back_rows);
+    free(s->row_commits);
+    free(s->notable_rows);
     free(s->prefilling);
     free(s->preemptions);
     free(s->past);
@@ -120,7 +124,7 @@ static int32_t cap_chunk(const struct scheduler *s, int32_t num_new)
 static void note_chunk(const struct scheduler *s, struct request *r, int32_t num_new,
                        int64_t now_ns)
 {
-    struct request_history *history = &r->history;
+    struct request_history *history = r->history;
     if (history->num_chunks < MAX_HISTORY_CHUNKS)
         history->chunks[history->num_chunks] =
             (struct prefill_chunk){s->step, now_ns, r->num_computed_tokens, num_new};
@@ -135,6 +139,10 @@ static void add_row(struct scheduler *s, struct scheduler_output *out, struct re
         note_chunk(s, r, num_new, now_ns);
     r->scheduled_slot = out->num_rows++;
     s->row_requests[r->scheduled_slot] = r;
+    s->row_commits[r->scheduled_slot] =
+        num_new > 1 || r->num_computed_tokens < r->num_prompt_tokens ||
+        r->num_computed_tokens < r->num_highest_computed ||
+        (r->num_computed_tokens + num_new) % s->kv.config.block_size == 0;
     struct scheduled_row *row = &s->rows[r->scheduled_slot];
     row->row = r->row;
     row->num_computed_tokens = r->num_computed_tokens;
@@ -148,16 +156,26 @@ static void add_row(struct scheduler *s, struct scheduler_output *out, struct re
     r->num_computed_tokens += num_new;
     row->samples = request_remaining_tokens(r) == 0;
     out->num_scheduled_tokens += num_new;
+    // Until the step's update it belongs to a step in flight.
+    r->num_in_flight++;
+    r->num_in_flight_tokens += num_new;
+    r->num_placeholders += row->samples;
 }
 
 // Takes the request out of the step again.
 static void remove_row(struct scheduler *s, struct scheduler_output *out, struct request *r)
 {
     int32_t slot = r->scheduled_slot;
-    out->num_scheduled_tokens -= s->rows[slot].num_scheduled_tokens;
+    const struct scheduled_row *row = &s->rows[slot];
+    out->num_scheduled_tokens -= row->num_scheduled_tokens;
+    r->num_computed_tokens = row->num_computed_tokens;
+    r->num_in_flight--;
+    r->num_in_flight_tokens -= row->num_scheduled_tokens;
+    r->num_placeholders -= row->samples;
     out->num_rows--;
     for (int32_t i = slot; i < out->num_rows; i++) {
         s->rows[i] = s->rows[i + 1];
+        s->row_commits[i] = s->row_commits[i + 1];
         s->row_requests[i] = s->row_requests[i + 1];
         s->row_requests[i]->scheduled_slot = i;
     }
@@ -251,7 +269,7 @@ static void admit(struct scheduler *s, struct scheduler_output *out, struct requ
     r->admitted_step = s->step;
     s->running[s->num_running++] = r;
     if (r->num_preemptions > 0 && r->num_preemptions <= MAX_HISTORY_PREEMPTIONS)
-        r->history.preemptions[r->num_preemptions - 1].resumed_ns = now_ns;
+        r->history->preemptions[r->num_preemptions - 1].resumed_ns = now_ns;
     if (r->num_preemptions == 0) {
         r->scheduled_ns = now_ns;
         r->num_cached_tokens = num_found;
@@ -314,12 +332,11 @@ static void commit_row(struct scheduler *s, int32_t slot)
     int32_t fresh = max_i32(start, min_i32(r->num_highest_computed, end));
     s->stats.num_recomputed_tokens += fresh - start;
     s->num_prompt_tokens_in_step += max_i32(min_i32(end, r->num_prompt_tokens) - fresh, 0);
-    r->num_highest_computed = max_i32(r->num_highest_computed, end);
 }
 
 static void note_hold(struct request *r, enum hold_reason reason)
 {
-    r->history.num_held_steps[reason]++;
+    r->history->num_held_steps[reason]++;
 }
 
 // Pass B: waiting requests, each from the end of its cached prefix. One that does not fit holds
@@ -408,20 +425,6 @@ static void turn_to_next_step(struct scheduler *s)
     s->new_requests = next->new_requests;
 }
 
-// From here until their update the rows' requests belong to a step in flight.
-static void pin_rows(struct scheduler *s, const struct scheduler_output *out)
-{
-    struct scheduled_step *step = &s->steps[s->step % MAX_STEPS_IN_FLIGHT];
-    step->num_pinned = out->num_rows;
-    step->num_prompt_tokens = s->num_prompt_tokens_in_step;
-    for (int32_t i = 0; i < out->num_rows; i++) {
-        struct request *r = s->row_requests[i];
-        r->num_in_flight++;
-        r->num_in_flight_tokens += s->rows[i].num_scheduled_tokens;
-        r->num_placeholders += s->rows[i].samples;
-    }
-}
-
 bool scheduler_schedule(struct scheduler *s, int64_t now_ns, struct scheduler_output *out)
 {
     CHECK(scheduler_can_schedule(s));
@@ -433,21 +436,24 @@ bool scheduler_schedule(struct scheduler *s, int64_t now_ns, struct scheduler_ou
     bool preempted = schedule_running(s, out, &budget, now_ns);
     // Only now: a request that was preempted above after it had got its tokens never writes them.
     s->num_prompt_tokens_in_step = 0;
-    for (int32_t i = 0; i < out->num_rows; i++)
-        commit_row(s, i);
+    for (int32_t i = 0; i < out->num_rows; i++) {
+        if (s->row_commits[i])
+            commit_row(s, i);
+    }
     if (!preempted)
         schedule_waiting(s, out, &budget, now_ns);
     if (out->num_rows == 0)
         return false; // rows given back go with the next step
 
     s->stats.num_computed_prompt_tokens += s->num_prompt_tokens_in_step;
-    int32_t *finished_rows = s->steps[s->step % MAX_STEPS_IN_FLIGHT].finished_rows;
-    memcpy(finished_rows, s->given_back_rows,
-           (size_t)s->num_given_back_rows * sizeof(*finished_rows));
-    out->finished_rows = finished_rows;
+    struct scheduled_step *step = &s->steps[s->step % MAX_STEPS_IN_FLIGHT];
+    step->num_pinned = out->num_rows;
+    step->num_prompt_tokens = s->num_prompt_tokens_in_step;
+    memcpy(step->finished_rows, s->given_back_rows,
+           (size_t)s->num_given_back_rows * sizeof(*step->finished_rows));
+    out->finished_rows = step->finished_rows;
     out->num_finished_rows = s->num_given_back_rows;
     s->num_given_back_rows = 0;
-    pin_rows(s, out);
     out->step = s->step++;
     s->in_flight++;
     return true;

@@ -117,8 +117,13 @@ struct scheduler {
     // The step decided last: one of `steps`.
     struct scheduled_row *rows;
     struct request **row_requests;
+    bool *row_commits; // of rows: commit_row() has something to do
     struct scheduled_new_request *new_requests;
     int32_t num_prompt_tokens_in_step;
+    // Rows of the last update whose request ended or got a block of its tokens full, in order.
+    int32_t *notable_rows;
+    int32_t num_notable_rows;
+    int32_t num_ended; // outputs of the last update with a finish reason
     struct request *overtaken[MAX_OVERTAKEN_PREFILLS];
     struct request **prefilling; // running ones whose prompt the step leaves unfinished
     int32_t num_prefilling;
@@ -256,4 +261,4 @@ void scheduler_hold_back(const struct scheduler *s, const struct request *reques
                          struct kv_demand *demand);
 
 /** Applies the stop rules after the last token of `request`; NONE: it goes on. */
-enum finish_reason request_check_stop(struct request *request, int32_t max_model_len);
+enum finish_reason request_check_stop(struct request *request);

@@ -61,13 +61,13 @@ int32_t scheduler_choose_victim(const struct scheduler *s)
 void scheduler_preempt(struct scheduler *s, int32_t index, const struct request *by, int64_t now_ns)
 {
     struct request *r = s->running[index];
-    struct request_history *history = &r->history;
+    struct request_history *history = r->history;
     if (r->num_preemptions < MAX_HISTORY_PREEMPTIONS)
         history->preemptions[r->num_preemptions] = (struct preemption){
             .step = s->step,
             .at_ns = now_ns,
             .by_request_id = by->request_id,
-            .by_external_id = by->history.external_id,
+            .by_external_id = by->history->external_id,
             .num_lost_tokens = lost_tokens(s, r),
         };
     s->preemptions[s->num_preemptions++] =
@@ -77,6 +77,7 @@ void scheduler_preempt(struct scheduler *s, int32_t index, const struct request 
     kv_cache_manager_free(&s->kv, &r->kv, false);
     scheduler_give_row_back(s, r);
     r->state = REQUEST_WAITING;
+    r->num_highest_computed = max_i32(r->num_highest_computed, r->num_computed_tokens);
     r->num_computed_tokens = 0;
     r->num_preemptions++;
     s->stats.num_preemptions++;

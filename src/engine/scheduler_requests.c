@@ -9,7 +9,7 @@
 static void complete_history(const struct request *r, int64_t now_ns,
                              struct request_history *history)
 {
-    *history = r->history;
+    *history = *r->history;
     history->request_id = r->request_id;
     history->state = r->state;
     history->finish_reason = r->finish_reason;
@@ -35,7 +35,7 @@ int32_t scheduler_find_histories(const struct scheduler *s, uint64_t external_id
     int32_t num = 0;
     for (uint64_t i = 0; i < s->requests.num_buckets; i++) {
         for (const struct request *r = s->requests.buckets[i]; r && num < max; r = r->hash_next) {
-            if (r->history.external_id == external_id)
+            if (r->history->external_id == external_id)
                 complete_history(r, now_ns, &histories[num++]);
         }
     }
@@ -139,6 +139,7 @@ static void drop_impossible_stops(struct request *r, int32_t vocab_size)
     p->num_stop_token_ids = num_kept;
     if (p->eos_token_id < 0 || p->eos_token_id >= vocab_size)
         p->eos_token_id = -1;
+    request_settle_stops(r);
 }
 
 static enum status check_numbers(const struct scheduler *s, const struct engine_core_request *m,
@@ -213,8 +214,8 @@ void scheduler_reserve_outputs(struct scheduler *s)
 static void enqueue(struct scheduler *s, struct request *r)
 {
     kv_cache_manager_extend_hashes(&s->kv, &r->kv, r->num_tokens);
-    r->history.num_ahead = s->waiting.len;
-    r->history.num_running_ahead = s->num_running;
+    r->history->num_ahead = s->waiting.len;
+    r->history->num_running_ahead = s->num_running;
     request_queue_push(&s->waiting, r);
 }
 
@@ -253,8 +254,7 @@ enum status scheduler_add(struct scheduler *s, const struct engine_core_request 
 
     enum finish_reason reason = FINISH_REASON_NONE;
     if (is_resumed && is_valid) // it may have ended elsewhere
-        reason =
-            is_too_long ? FINISH_REASON_LENGTH : request_check_stop(r, s->config.max_model_len);
+        reason = is_too_long ? FINISH_REASON_LENGTH : request_check_stop(r);
     else
         refuse_if_impossible(s, r, given_tokens, is_valid);
     if (r->refusal.kind != REFUSAL_NONE)

@@ -4,25 +4,23 @@
 #include "base/memory.h"
 #include "engine/scheduler.h"
 
-enum finish_reason request_check_stop(struct request *r, int32_t max_model_len)
+enum finish_reason request_check_stop(struct request *r)
 {
     int32_t num_outputs = request_num_output_tokens(r);
     int32_t last = r->token_ids[r->num_tokens - 1];
     // EOS and stop tokens come before the length: an answer that ends by itself on its last allowed
     // token is complete. Under an automaton an early one was the only choice left.
-    if (num_outputs >= r->sampling.min_tokens || r->sampling.num_automaton_words > 0) {
-        if (last == r->sampling.eos_token_id)
+    if (num_outputs >= r->min_tokens || r->sampling.num_automaton_words > 0) {
+        if (last == r->eos_token_id)
             return FINISH_REASON_STOP;
-        for (int32_t i = 0; i < r->sampling.num_stop_token_ids; i++) {
+        for (int32_t i = 0; i < r->num_stop_token_ids; i++) {
             if (last == r->sampling.stop_token_ids[i]) {
                 r->stop_token_id = last;
                 return FINISH_REASON_STOP;
             }
         }
     }
-    if (r->num_tokens >= max_model_len || num_outputs >= r->sampling.max_tokens)
-        return FINISH_REASON_LENGTH;
-    return FINISH_REASON_NONE;
+    return r->num_tokens >= r->max_tokens ? FINISH_REASON_LENGTH : FINISH_REASON_NONE;
 }
 
 // Where the outputs of each client go: as many places as it has requests.
@@ -46,6 +44,7 @@ static void lay_out_segments(struct scheduler *s, struct segments *segments, int
 static void report(struct segments *segments, const struct request *r, const struct row_output *got,
                    int32_t num_new_tokens, struct engine_core_outputs outputs[MAX_API_SERVERS])
 {
+    static const struct request_refusal no_refusal;
     outputs[r->client_index].num_outputs++;
     *segments->next[r->client_index]++ = (struct engine_core_output){
         .request_id = r->request_id,
@@ -56,14 +55,17 @@ static void report(struct segments *segments, const struct request *r, const str
         .num_prompt_logprobs = got ? got->num_prompt_logprobs : 0,
         .prompt_logprobs = got ? got->prompt_logprobs : NULL,
         .finish_reason = r->finish_reason,
-        .refusal = r->refusal,
+        // Every field is named: zeroing 112 bytes first would take as long as all the rest.
+        .refusal = r->finish_reason == FINISH_REASON_ERROR ? r->refusal : no_refusal,
         .stop_token_id = r->stop_token_id,
         .num_cached_tokens = r->num_cached_tokens,
         .num_preemptions = r->num_preemptions,
         .queued_ns = r->queued_ns,
         .scheduled_ns = r->scheduled_ns,
         .first_token_ns = r->first_token_ns,
-        .last_token_ns = r->last_token_ns,
+        // Read back so soon after it was stored, it would be waited for.
+        .last_token_ns =
+            num_new_tokens > 0 ? outputs[r->client_index].timestamp_ns : r->last_token_ns,
     };
 }
 
@@ -88,8 +90,13 @@ static void finish(struct scheduler *s, struct request *r, enum finish_reason re
     scheduler_finish_running(s, r, reason);
 }
 
-// Takes the drawn token in; returns how many tokens are new.
-static int32_t append_token(struct scheduler *s, struct request *r, int32_t token_id,
+static void note_row(struct scheduler *s, int32_t slot)
+{
+    s->notable_rows[s->num_notable_rows++] = slot;
+}
+
+// Takes the token in that the row at `slot` of the step has drawn; returns how many are new.
+static int32_t append_token(struct scheduler *s, struct request *r, int32_t slot, int32_t token_id,
                             int64_t now_ns)
 {
     if (token_id < 0) { // nothing to draw from: this request alone ends
@@ -107,13 +114,14 @@ static int32_t append_token(struct scheduler *s, struct request *r, int32_t toke
     else
         count_interval(r, now_ns - r->last_token_ns);
     r->last_token_ns = now_ns;
-    enum finish_reason reason = request_check_stop(r, s->config.max_model_len);
+    enum finish_reason reason = request_check_stop(r);
     if (reason != FINISH_REASON_NONE) {
         finish(s, r, reason);
     } else if (r->num_tokens % s->kv.config.block_size == 0) {
         kv_cache_manager_extend_hashes(&s->kv, &r->kv, r->num_tokens);
         if (r->state == REQUEST_RUNNING && r->num_computed_tokens >= r->num_tokens)
             kv_cache_manager_cache(&s->kv, &r->kv, r->num_tokens); // a step in flight computes it
+        note_row(s, slot);
     }
     return 1;
 }
@@ -128,6 +136,17 @@ static void drop_finished_from_running(struct scheduler *s)
     s->num_running = num_kept;
 }
 
+// What the rows that come soon will want; the place of a token is known once its request is here.
+static void prefetch_rows(const struct scheduled_step *step, int32_t slot, int32_t num_rows)
+{
+    if (slot + PREFETCH_DISTANCE < num_rows)
+        request_prefetch(step->row_requests[slot + PREFETCH_DISTANCE]);
+    if (slot + PREFETCH_DISTANCE / 2 < num_rows) {
+        const struct request *r = step->row_requests[slot + PREFETCH_DISTANCE / 2];
+        __builtin_prefetch(&r->token_ids[r->num_tokens], 1);
+    }
+}
+
 static void update_rows(struct scheduler *s, int64_t now_ns, const struct scheduler_output *step,
                         const struct model_runner_output *result, struct segments *segments,
                         struct engine_core_outputs outputs[MAX_API_SERVERS])
@@ -138,8 +157,7 @@ static void update_rows(struct scheduler *s, int64_t now_ns, const struct schedu
     bool any_finished = false, is_latest = s->in_flight == 1;
     for (int32_t i = 0; i < step->num_rows; i++) {
         struct request *r = own->row_requests[i];
-        if (i + PREFETCH_DISTANCE < step->num_rows)
-            request_prefetch(own->row_requests[i + PREFETCH_DISTANCE]);
+        prefetch_rows(own, i, step->num_rows);
         const struct row_output *got = &result->rows[i];
         CHECK(got->row == step->rows[i].row);
         CHECK(r->state != REQUEST_RUNNING || got->row == r->row);
@@ -153,7 +171,7 @@ static void update_rows(struct scheduler *s, int64_t now_ns, const struct schedu
         int32_t num_new = 0;
         bool has_news = got->num_prompt_logprobs > 0;
         if (step->rows[i].samples) {
-            num_new = append_token(s, r, got->token_id, now_ns);
+            num_new = append_token(s, r, i, got->token_id, now_ns);
             has_news = true;
         }
         if (has_news)
@@ -161,6 +179,8 @@ static void update_rows(struct scheduler *s, int64_t now_ns, const struct schedu
         if (r->state == REQUEST_FINISHED) {
             scheduler_forget(s, r, now_ns); // its fields stay readable until the next add
             any_finished = true;
+            note_row(s, i);
+            s->num_ended += has_news;
         }
     }
     if (any_finished)
@@ -174,6 +194,7 @@ void scheduler_update(struct scheduler *s, int64_t now_ns, const struct schedule
                       struct engine_core_outputs outputs[MAX_API_SERVERS])
 {
     s->now_ns = now_ns;
+    s->num_notable_rows = s->num_ended = 0;
     struct segments segments;
     lay_out_segments(s, &segments, now_ns, outputs);
     if (step)
@@ -181,6 +202,7 @@ void scheduler_update(struct scheduler *s, int64_t now_ns, const struct schedule
     for (struct request *r; (r = request_queue_peek(&s->finished));) {
         request_queue_remove(&s->finished, r);
         report(&segments, r, NULL, 0, outputs);
+        s->num_ended++;
         scheduler_forget(s, r, now_ns);
     }
 }

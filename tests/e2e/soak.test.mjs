@@ -90,10 +90,11 @@ async function soak(server, mixesPriorities) {
 
   const pids = processes(server);
   const files = Object.fromEntries(Object.entries(pids).map(([kind, pid]) => [kind, numFiles(pid)]));
-  await burst(Math.min(seconds * 250, 30_000)); // pools and tables reach their size
+  const warmUp_ms = Math.min(seconds * 250, 60_000);
+  await burst(warmUp_ms); // pools and tables reach their size
   await idle();
   const before = Object.fromEntries(Object.entries(pids).map(([kind, pid]) => [kind, rssKib(pid)]));
-  await burst(seconds * 750);
+  await burst(seconds * 1000 - warmUp_ms);
   await idle();
   await sleep(300);
   assert.deepEqual(processes(server), pids, 'nobody was restarted');

@@ -10,7 +10,7 @@ static struct request *find(const struct world *w, uint64_t id)
 
 static int32_t held(const struct world *w, uint64_t id, enum hold_reason reason)
 {
-    return (int32_t)find(w, id)->history.num_held_steps[reason];
+    return (int32_t)find(w, id)->history->num_held_steps[reason];
 }
 
 // ---- choices of one request ----------------------------------------------------------------
@@ -144,7 +144,7 @@ static void what_a_victim_shares_with_others_is_not_lost(void **state)
     assert_true(is_running(&w, 3)); // 21 tokens of its own weigh more than a shared prompt
     assert_int_equal(w.scheduler.num_preemptions, 1);
     const struct preemption *p =
-        &find(&w, w.scheduler.preemptions[0].victim_id)->history.preemptions[0];
+        &find(&w, w.scheduler.preemptions[0].victim_id)->history->preemptions[0];
     assert_true(p->num_lost_tokens < 41);
     assert_true(p->by_request_id >= 1 && p->by_request_id <= 3);
     deinit(&w);

@@ -466,8 +466,8 @@ static void check_order(struct world *w, const struct scheduler_output *step)
         const struct request *inside = r->live ? request_table_find(&s->requests, r->id) : NULL;
         if (!inside || inside->state != REQUEST_WAITING)
             continue;
-        int64_t num_held = inside->history.num_held_steps[HOLD_PARTIAL_PREFILLS] +
-                           inside->history.num_held_steps[HOLD_SHARED_PREFIX];
+        int64_t num_held = inside->history->num_held_steps[HOLD_PARTIAL_PREFILLS] +
+                           inside->history->num_held_steps[HOLD_SHARED_PREFIX];
         if (w->config.policy == SCHEDULING_POLICY_FCFS && last && comes_before(inside, last)) {
             assert_true(num_held > r->num_held);
             w->num_overtakings++;
