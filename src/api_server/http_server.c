@@ -71,6 +71,8 @@ struct connection {
     struct http_server *server;
     struct evhttp_connection *evcon;
     struct bufferevent *bev;
+    bufferevent_data_cb evhttp_written; // evhttp's own, while ours stand in for them
+    bufferevent_event_cb evhttp_event;
     int fd;
     bool idle;    // between two requests, no byte of the next one yet
     bool writing; // the rest of an answer that is handed over
@@ -434,10 +436,35 @@ static void start_answer(struct http_exchange *x, int32_t status, const char *co
                   status != 304 && status >= 200;
 }
 
+static void on_written(struct bufferevent *bev, void *context)
+{
+    struct connection *connection = context;
+    if (evbuffer_get_length(bufferevent_get_output(bev)) == 0)
+        connection->evhttp_written(bev, connection->evcon);
+}
+
+static void on_fault(struct bufferevent *bev, short what, void *context)
+{
+    struct connection *connection = context;
+    connection->evhttp_event(bev, what, connection->evcon);
+}
+
+/** In TLS the word that output was written comes a turn of the loop late, when the end of the
+ * answer may have joined it: evhttp, which would then stop writing, hears of it once nothing is
+ * left. */
+static void expect_end(struct connection *connection)
+{
+    bufferevent_getcb(connection->bev, NULL, &connection->evhttp_written, &connection->evhttp_event,
+                      NULL);
+    bufferevent_setcb(connection->bev, NULL, on_written, on_fault, connection);
+}
+
 /** The answer is queued in full: only writing it is left, and that must not take for ever. What the
  *  client does to its sending side no longer matters. */
 static void finish_answer(struct connection *connection)
 {
+    if (connection->server->options.tls)
+        expect_end(connection);
     connection->writing = true;
     connection->server->num_unwritten++;
     set_timeouts(connection, 0, connection->server->options.body_timeout_s);

@@ -96,6 +96,7 @@ static enum status check_dataset(struct bench_options *o, struct error *err)
         {"prefix-repetition", DATASET_PREFIX_REPETITION},
         {"timed_trace", DATASET_TIMED_TRACE},
         {"timed-trace", DATASET_TIMED_TRACE},
+        {"burstgpt", DATASET_BURSTGPT},
     };
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         if (strcmp(names[i].name, o->dataset_name) == 0)

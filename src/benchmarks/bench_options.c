@@ -60,7 +60,10 @@ static const struct option table[] = {
         "The interface to drive: completions (openai, vllm) or chat (openai-chat).",
         .choices = "openai,vllm,openai-chat"),
     OPT(SERVER, "base-url", STRING, base_url, "None",
-        "http://HOST:PORT[/PREFIX] instead of --host and --port."),
+        "http[s]://HOST[:PORT][/PREFIX] instead of --host and --port."),
+    OPT(SERVER, "insecure", FLAG, insecure, "False",
+        "Accept any certificate of an https server; else it must be one that this system trusts "
+        "(SSL_CERT_FILE names others)."),
     OPT(SERVER, "host", STRING, host, "127.0.0.1", "Host of the server."),
     OPT(SERVER, "port", INT, port, "8000", "Port of the server.", .range = "[1,65535]"),
     OPT(SERVER, "endpoint", STRING, endpoint, "None",
@@ -91,14 +94,19 @@ static const struct option table[] = {
         "A JSON object that is merged over each request."),
     OPT(REQUEST, "logprobs", INT, logprobs, "None", "Ask for so many log-probabilities a token.",
         .range = "[-1,1000]"),
+    NO_OPT(REQUEST, "use-beam-search", FLAG, "False", "Ask for beam search.", .accepts = "False"),
+    NO_OPT(REQUEST, "lora-modules", LIST, "None", "LoRA adapters to ask for by turns."),
+    NO_OPT(REQUEST, "lora-assignment", STRING, "random", "How they are chosen.",
+           .accepts = "random"),
     OPT(REQUEST, "request-id-prefix", STRING, request_id_prefix, "None",
         "X-Request-Id is this and the request's number; bench-<8 hex digits>- unless given."),
 
     OPT(DATASET, "dataset-name", STRING, dataset_name, "random",
         "Where prompts come from. timed_trace: JSON lines with timestamp (milliseconds), "
-        "input_length, output_length and, where prefixes repeat, hash_ids.",
+        "input_length, output_length and, where prefixes repeat, hash_ids. burstgpt: a CSV file "
+        "with the columns Model, Request tokens, Response tokens.",
         .choices = "random,sharegpt,custom,sonnet,prefix_repetition,prefix-repetition,"
-                   "timed_trace,timed-trace"),
+                   "timed_trace,timed-trace,burstgpt"),
     OPT(DATASET, "dataset-path", STRING, dataset_path, "None", "File of the dataset."),
     OPT(DATASET, "num-prompts", INT, num_prompts, "1000", "Number of requests.",
         .range = "[1,10000000]"),
@@ -108,6 +116,10 @@ static const struct option table[] = {
         "Send fewer requests when the file has fewer prompts, instead of repeating them."),
     OPT(DATASET, "skip-chat-template", FLAG, skip_chat_template, "False",
         "Send custom prompts to the completions interface without the model's chat template."),
+    OPT(DATASET, "chat-template-kwargs", JSON_OBJECT, chat_template_kwargs, "None",
+        "A JSON object of variables for that template."),
+    NO_OPT(DATASET, "random-batch-size", INT, "1", "Prompts in a request of a pooling server.",
+           .accepts = "1"),
     OPT(DATASET, "random-input-len", INT, random_input_len, "1024", "Tokens of a random prompt.",
         .range = "[1,16777216]"),
     OPT(DATASET, "random-output-len", INT, random_output_len, "128",
@@ -184,6 +196,11 @@ static const struct option table[] = {
     OPT(REPORT, "disable-tqdm", FLAG, disable_tqdm, "False", "No progress bar."),
 
     OPT(PLOT, "plot", STRING, plot, "None", "Draw the result into this .html or .svg file."),
+    NO_OPT(PLOT, "plot-timeline", FLAG, "False", "Draw each request over time; see --plot.",
+           .accepts = "False"),
+    NO_OPT(PLOT, "plot-dataset-stats", FLAG, "False", "Draw the prompts' lengths; see --plot.",
+           .accepts = "False"),
+    NO_OPT(PLOT, "profile", FLAG, "False", "Have the server profile itself.", .accepts = "False"),
 
     OPT(ENGINE, "output-json", STRING, output_json, "None", "Write the result as JSON."),
     OPT(ENGINE, "n", INT, n, "1", "Answers to each prompt.", .range = "[1,1024]"),
@@ -203,6 +220,10 @@ static const struct option table[] = {
         .range = "[1,100]"),
     OPT(SWEEP, "output-dir", STRING, output_dir, "results", "Folder of the results.",
         .alias = "-o"),
+    NO_OPT(SWEEP, "serve-cmd", STRING, "None", "A server to start for each set of its flags."),
+    NO_OPT(SWEEP, "bench-cmd", STRING, "None", "The command that measures it."),
+    NO_OPT(SWEEP, "serve-params", STRING, "None", "File of sets of the server's flags."),
+    NO_OPT(SWEEP, "bench-params", STRING, "None", "File of sets of the measuring command's flags."),
     OPT(SWEEP, "experiment-name", STRING, experiment_name, "None",
         "Folder within it; the date and time unless given."),
 };

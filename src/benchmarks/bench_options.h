@@ -16,6 +16,7 @@ enum dataset_kind {
     DATASET_SONNET,
     DATASET_PREFIX_REPETITION,
     DATASET_TIMED_TRACE,
+    DATASET_BURSTGPT,
 };
 
 enum ramp_up { RAMP_UP_NONE, RAMP_UP_LINEAR, RAMP_UP_EXPONENTIAL };
@@ -35,7 +36,7 @@ struct bench_options {
     const char *backend_name, *base_url, *host, *endpoint, *served_model_name, *api_key;
     int32_t port;
     struct str_list headers; // K=V
-    bool skip_tokenizer_init;
+    bool insecure, skip_tokenizer_init;
     int32_t ready_check_timeout_s;
 
     // Request
@@ -47,7 +48,7 @@ struct bench_options {
     const char *request_id_prefix;
 
     // Dataset
-    const char *dataset_name, *dataset_path;
+    const char *dataset_name, *dataset_path, *chat_template_kwargs;
     int32_t num_prompts, input_len, output_len;
     bool disable_shuffle, no_oversample, skip_chat_template;
     int32_t random_input_len, random_output_len, random_prefix_len;

@@ -157,6 +157,8 @@ static enum status fill(struct maker *maker, struct error *err)
         return make_sonnet(maker, err);
     case DATASET_TIMED_TRACE:
         return make_timed_trace(maker, err);
+    case DATASET_BURSTGPT:
+        return make_burstgpt(maker, err);
     }
     return error_set(err, STATUS_INTERNAL, "no dataset %d", (int)o->dataset);
 }

@@ -168,34 +168,56 @@ static enum status read_line(struct maker *maker, struct str line, struct pair *
     return STATUS_OK;
 }
 
+/** What a prompt is wrapped with. */
+struct wrapping {
+    struct chat_template *chat_template; // NULL: nothing
+    struct tokenizer_config config;
+    json_t *kwargs;
+};
+
+static enum status wrapping_open(struct wrapping *wrapping, const struct maker *maker,
+                                 struct error *err)
+{
+    const struct bench_options *o = maker->options;
+    if (o->backend != BENCH_BACKEND_COMPLETIONS || o->skip_chat_template ||
+        !maker->use->template_dir)
+        return STATUS_OK;
+    TRY(tokenizer_config_load(&wrapping->config, maker->use->template_dir, err));
+    if (o->chat_template_kwargs) // an object, as its option says
+        wrapping->kwargs = json_loads(o->chat_template_kwargs, 0, NULL);
+    struct str source = tokenizer_config_template(&wrapping->config, STR("default"));
+    return source.len > 0 ? chat_template_compile(&wrapping->chat_template, source, err)
+                          : STATUS_OK;
+}
+
 /** Wraps the prompt as the only message of a chat. Without a template the text stays. */
-static enum status render(struct maker *maker, const struct chat_template *chat_template,
-                          const struct tokenizer_config *config, struct str *text,
+static enum status render(struct maker *maker, const struct wrapping *wrapping, struct str *text,
                           struct error *err)
 {
-    if (!chat_template)
+    if (!wrapping->chat_template)
         return STATUS_OK;
     json_t *messages = json_pack("[{s:s, s:s%}]", "role", "user", "content",
                                  text->ptr ? text->ptr : "", text->len);
     if (!messages)
         return error_set(err, STATUS_INVALID, "a prompt is not valid UTF-8");
     struct chat_template_inputs inputs = {.messages = messages,
-                                          .special_tokens = config->special_tokens,
+                                          .kwargs = wrapping->kwargs,
+                                          .special_tokens = wrapping->config.special_tokens,
                                           .add_generation_prompt = true};
-    enum status status = chat_template_render(chat_template, &inputs, &maker->scratch, text, err);
+    enum status status =
+        chat_template_render(wrapping->chat_template, &inputs, &maker->scratch, text, err);
     json_decref(messages);
     return status;
 }
 
 static enum status add_custom(struct maker *maker, const struct pairs *pairs,
-                              const struct chat_template *chat_template,
-                              const struct tokenizer_config *config, struct error *err)
+                              const struct wrapping *wrapping, struct error *err)
 {
     bool goes_on = true;
     for (size_t i = 0; i < pairs->len && goes_on; i++) {
         struct str text = pairs->items[i].prompt;
         struct arena_mark mark = arena_mark(&maker->scratch);
-        TRY(render(maker, chat_template, config, &text, err));
+        TRY(render(maker, wrapping, &text, err));
         int32_t len = maker->options->custom_output_len;
         goes_on = maker_add_text(maker, text, len > 0 ? len : (int32_t)pairs->items[i].output_len);
         arena_release(&maker->scratch, mark);
@@ -220,21 +242,13 @@ static enum status use_custom(struct maker *maker, struct str file, struct pairs
         pairs_push(pairs, pair);
     }
     shuffle(maker, pairs);
-    const struct bench_options *o = maker->options;
-    bool wraps = o->backend == BENCH_BACKEND_COMPLETIONS && !o->skip_chat_template &&
-                 maker->use->template_dir;
-    struct tokenizer_config config = {0};
-    struct chat_template *chat_template = NULL;
-    enum status status = STATUS_OK;
-    if (wraps)
-        status = tokenizer_config_load(&config, maker->use->template_dir, err);
-    struct str source = tokenizer_config_template(&config, STR("default"));
-    if (status == STATUS_OK && source.len > 0)
-        status = chat_template_compile(&chat_template, source, err);
+    struct wrapping wrapping = {0};
+    enum status status = wrapping_open(&wrapping, maker, err);
     if (status == STATUS_OK)
-        status = add_custom(maker, pairs, chat_template, &config, err);
-    chat_template_destroy(chat_template);
-    tokenizer_config_deinit(&config);
+        status = add_custom(maker, pairs, &wrapping, err);
+    chat_template_destroy(wrapping.chat_template);
+    tokenizer_config_deinit(&wrapping.config);
+    json_decref(wrapping.kwargs);
     return status;
 }
 

@@ -42,3 +42,6 @@ NODISCARD enum status make_sharegpt(struct maker *maker, struct error *err);
 NODISCARD enum status make_custom(struct maker *maker, struct error *err);
 NODISCARD enum status make_sonnet(struct maker *maker, struct error *err);
 NODISCARD enum status make_timed_trace(struct maker *maker, struct error *err);
+
+// dataset_burstgpt.c; likewise
+NODISCARD enum status make_burstgpt(struct maker *maker, struct error *err);

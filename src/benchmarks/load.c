@@ -1,4 +1,5 @@
-// libevent's loop over plain sockets: a stream costs a read, two small parsers and a time stamp.
+// libevent's loop over sockets, plain or in TLS: a stream costs a read, two small parsers and a
+// time stamp.
 //
 //   a connection:  new ──connect──▶ busy ──answer ends──▶ idle ──next request──▶ busy
 //                                    └──── "[DONE]" before the body's end ──▶ draining ──▶ idle
@@ -10,10 +11,10 @@
 #include <errno.h>
 #include <event2/event.h>
 #include <event2/event_struct.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/memory.h"
@@ -36,8 +37,9 @@ struct connection {
     struct connection *next, **at; // in the list of all
     struct connection *next_idle, **idle_at;
     enum connection_state state;
-    int fd; // -1: none
+    struct wire wire;
     struct event read_event, write_event;
+    bool write_wants_read, read_wants_write; // as TLS may
     struct http_answer answer;
     struct sse_parser events;
     struct buf request;
@@ -76,12 +78,11 @@ void request_records_free(struct request_record *records, int32_t num)
 
 static void close_socket(struct connection *c)
 {
-    if (c->fd < 0)
+    if (c->wire.fd < 0)
         return;
     event_del(&c->read_event);
     event_del(&c->write_event);
-    close(c->fd);
-    c->fd = -1;
+    wire_close(&c->wire);
 }
 
 static void leave_idle(struct connection *c)
@@ -124,7 +125,7 @@ static struct connection *connection_new(struct run *run)
 {
     struct connection *c = xcalloc(1, sizeof(*c));
     c->run = run;
-    c->fd = -1;
+    c->wire.fd = -1;
     c->next = run->all;
     c->at = &run->all;
     if (run->all)
@@ -294,17 +295,28 @@ static void on_closed(struct connection *c, int why)
     }
     if (why != 0)
         error_set(&err, STATUS_CLOSED, "%s%s", c->has_bytes ? "the stream was cut: " : "",
-                  strerror(why));
+                  wire_error(&c->wire, why));
     fail_request(c, err.message);
 }
+
+static void on_writable(evutil_socket_t fd, short what, void *context);
 
 static void on_readable(evutil_socket_t fd, short what, void *context)
 {
     struct connection *c = context;
-    (void)what;
-    ssize_t len = recv(fd, c->run->bytes, READ_BYTES, 0);
-    if (len < 0 && (errno == EAGAIN || errno == EINTR))
+    if (c->write_wants_read) {
+        c->write_wants_read = false;
+        on_writable(fd, what, c); // which may have been its end; what is left to read comes back
         return;
+    }
+    ssize_t len = wire_receive(&c->wire, c->run->bytes, READ_BYTES);
+    if (len < 0 && (errno == EAGAIN || errno == EINTR)) {
+        if (c->wire.wants == POLLOUT) {
+            c->read_wants_write = true;
+            event_add(&c->write_event, NULL);
+        }
+        return;
+    }
     if (len <= 0) {
         on_closed(c, len < 0 ? errno : 0);
         return;
@@ -321,14 +333,20 @@ static void on_readable(evutil_socket_t fd, short what, void *context)
 static void on_writable(evutil_socket_t fd, short what, void *context)
 {
     struct connection *c = context;
-    (void)what;
+    if (c->read_wants_write) {
+        c->read_wants_write = false;
+        on_readable(fd, what, c);
+        return;
+    }
     while (c->num_sent < c->request.len) {
         ssize_t len =
-            send(fd, c->request.ptr + c->num_sent, c->request.len - c->num_sent, MSG_NOSIGNAL);
+            wire_send(&c->wire, c->request.ptr + c->num_sent, c->request.len - c->num_sent);
         if (len < 0 && errno == EINTR)
             continue;
         if (len < 0 && errno == EAGAIN) {
-            event_add(&c->write_event, NULL);
+            c->write_wants_read = c->wire.wants == POLLIN;
+            if (!c->write_wants_read)
+                event_add(&c->write_event, NULL);
             return;
         }
         if (len < 0) {
@@ -345,18 +363,18 @@ static void send_request(struct connection *c)
     struct run *run = c->run;
     c->num_sent = 0;
     c->has_bytes = false;
-    c->is_reused = c->fd >= 0;
+    c->is_reused = c->wire.fd >= 0;
+    c->write_wants_read = c->read_wants_write = false;
     if (c->is_reused) {
-        on_writable(c->fd, EV_WRITE, c);
+        on_writable(c->wire.fd, EV_WRITE, c);
         return;
     }
-    c->fd = target_connect(run->load->target);
-    if (c->fd < 0) {
+    if (!target_connect(run->load->target, &c->wire)) {
         fail_request(c, strerror(errno));
         return;
     }
-    event_assign(&c->read_event, run->base, c->fd, EV_READ | EV_PERSIST, on_readable, c);
-    event_assign(&c->write_event, run->base, c->fd, EV_WRITE, on_writable, c);
+    event_assign(&c->read_event, run->base, c->wire.fd, EV_READ | EV_PERSIST, on_readable, c);
+    event_assign(&c->write_event, run->base, c->wire.fd, EV_WRITE, on_writable, c);
     event_add(&c->read_event, NULL);
     event_add(&c->write_event, NULL); // once connected
 }

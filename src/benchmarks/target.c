@@ -16,18 +16,13 @@
 
 enum { CALL_TIMEOUT_MS = 10000, MAX_BODY_BYTES = 16 << 20 };
 
-/** Splits "http://host:port/prefix". */
+/** Splits "http://host:port/prefix" or "https://...". */
 static enum status split_url(struct target *t, struct str url, char *host, size_t host_size,
                              char *port, size_t port_size, struct error *err)
 {
-    struct str rest = url;
-    if (str_starts_with(url, STR("https://")))
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "--base-url is '" STR_FORMAT "': vllm bench speaks plain http only; put a "
-                         "local proxy before an https server",
-                         STR_ARG(str_slice(url, 0, 200)));
-    bool right = str_starts_with(url, STR("http://"));
-    rest = str_slice(rest, strlen("http://"), rest.len);
+    bool is_https = str_starts_with(url, STR("https://"));
+    bool right = is_https || str_starts_with(url, STR("http://"));
+    struct str rest = str_slice(url, is_https ? strlen("https://") : strlen("http://"), url.len);
     struct str path = rest, authority = str_split(&path, '/');
     struct str name, number;
     if (str_starts_with(authority, STR("["))) { // a literal IPv6 address
@@ -45,10 +40,13 @@ static enum status split_url(struct target *t, struct str url, char *host, size_
              path.len + 2 < sizeof(t->prefix) && url.len < sizeof(t->url);
     if (!right)
         return error_set(err, STATUS_INVALID,
-                         "--base-url is '" STR_FORMAT "', expected http://HOST[:PORT][/PREFIX]",
+                         "--base-url is '" STR_FORMAT "', expected http[s]://HOST[:PORT][/PREFIX]",
                          STR_ARG(str_slice(url, 0, 200)));
     snprintf(host, host_size, STR_FORMAT, STR_ARG(name));
-    snprintf(port, port_size, STR_FORMAT, STR_ARG(number.len > 0 ? number : STR("80")));
+    snprintf(port, port_size, STR_FORMAT,
+             STR_ARG(number.len > 0 ? number
+                     : is_https     ? STR("443")
+                                    : STR("80")));
     snprintf(t->prefix, sizeof(t->prefix), "%s" STR_FORMAT, path.len > 0 ? "/" : "", STR_ARG(path));
     snprintf(t->url, sizeof(t->url), STR_FORMAT, STR_ARG(url));
     for (size_t len = strlen(t->url); len > 0 && t->url[len - 1] == '/'; len--)
@@ -83,6 +81,8 @@ enum status target_init(struct target *t, const struct bench_options *o, struct 
         return error_set(err, STATUS_INVALID, "the URL of the server holds white space");
     TRY(split_url(t, str_from(url), host, sizeof(host), port, sizeof(port), err));
     add_headers(t, o);
+    if (str_starts_with(str_from(url), STR("https://")))
+        TRY(wire_security_init(&t->security, host, o->insecure, err));
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
     int why = getaddrinfo(host, port, &hints, &found);
     if (why != 0)
@@ -96,23 +96,25 @@ enum status target_init(struct target *t, const struct bench_options *o, struct 
 void target_deinit(struct target *t)
 {
     buf_deinit(&t->headers);
+    wire_security_deinit(&t->security);
     *t = (struct target){0};
 }
 
-int target_connect(const struct target *t)
+bool target_connect(const struct target *t, struct wire *wire)
 {
     int fd = socket(t->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    *wire = (struct wire){.fd = -1};
     if (fd < 0)
-        return -1;
+        return false;
     int on = 1; // a request leaves at once
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     if (connect(fd, (const struct sockaddr *)&t->address, t->address_len) == 0 ||
         errno == EINPROGRESS)
-        return fd;
+        return wire_open(wire, fd, &t->security);
     int why = errno;
     close(fd);
     errno = why;
-    return -1;
+    return false;
 }
 
 // ---- a call that waits ---------------------------------------------------------------------
@@ -130,20 +132,27 @@ static bool wait_for(int fd, short events, int64_t until_ns)
     }
 }
 
-static enum status send_all(int fd, struct str request, int64_t until_ns, const char *url,
-                            struct error *err)
+static enum status too_late(const char *url, struct error *err)
 {
+    return error_set(err, STATUS_TIMEOUT, "%s: no answer within %d s", url, CALL_TIMEOUT_MS / 1000);
+}
+
+static enum status send_all(struct wire *wire, struct str request, int64_t until_ns,
+                            const char *url, struct error *err)
+{
+    if (!wait_for(wire->fd, POLLOUT, until_ns)) // connected
+        return too_late(url, err);
     while (request.len > 0) {
-        if (!wait_for(fd, POLLOUT, until_ns))
-            return error_set(err, STATUS_TIMEOUT, "%s: no answer within %d s", url,
-                             CALL_TIMEOUT_MS / 1000);
-        ssize_t len = send(fd, request.ptr, request.len, MSG_NOSIGNAL);
-        if (len < 0 && (errno == EAGAIN || errno == EINTR))
+        ssize_t len = wire_send(wire, request.ptr, request.len);
+        if (len >= 0) {
+            request = str_slice(request, (size_t)len, request.len);
             continue;
-        if (len < 0)
+        }
+        if (errno != EAGAIN && errno != EINTR)
             return error_set(err, STATUS_UNAVAILABLE, "no server answers at %s: %s", url,
-                             strerror(errno));
-        request = str_slice(request, (size_t)len, request.len);
+                             wire_error(wire, errno));
+        if (!wait_for(wire->fd, wire->wants, until_ns))
+            return too_late(url, err);
     }
     return STATUS_OK;
 }
@@ -157,19 +166,19 @@ static enum status append_body(void *context, struct str bytes, struct error *er
     return STATUS_OK;
 }
 
-static enum status receive_all(int fd, struct http_answer *answer, struct buf *body,
+static enum status receive_all(struct wire *wire, struct http_answer *answer, struct buf *body,
                                int64_t until_ns, const char *url, struct error *err)
 {
     char bytes[16384];
     while (answer->state != HTTP_ANSWER_DONE) {
-        if (!wait_for(fd, POLLIN, until_ns))
-            return error_set(err, STATUS_TIMEOUT, "%s: no answer within %d s", url,
-                             CALL_TIMEOUT_MS / 1000);
-        ssize_t len = recv(fd, bytes, sizeof(bytes), 0);
-        if (len < 0 && (errno == EAGAIN || errno == EINTR))
+        ssize_t len = wire_receive(wire, bytes, sizeof(bytes));
+        if (len < 0 && (errno == EAGAIN || errno == EINTR)) {
+            if (!wait_for(wire->fd, wire->wants, until_ns))
+                return too_late(url, err);
             continue;
+        }
         if (len < 0)
-            return error_set(err, STATUS_UNAVAILABLE, "%s: %s", url, strerror(errno));
+            return error_set(err, STATUS_UNAVAILABLE, "%s: %s", url, wire_error(wire, errno));
         size_t num_used;
         TRY(len == 0 ? http_answer_end(answer, err)
                      : http_answer_feed(answer, (struct str){bytes, (size_t)len}, &num_used,
@@ -182,8 +191,8 @@ enum status target_call(const struct target *t, const char *method, const char *
                         struct buf *body, struct error *err)
 {
     int64_t until_ns = clock_monotonic_ns() + CALL_TIMEOUT_MS * INT64_C(1000000);
-    int fd = target_connect(t);
-    if (fd < 0)
+    struct wire wire;
+    if (!target_connect(t, &wire))
         return error_set(err, STATUS_UNAVAILABLE, "no server answers at %s: %s", t->url,
                          strerror(errno));
     struct buf request = {0};
@@ -191,13 +200,13 @@ enum status target_call(const struct target *t, const char *method, const char *
     buf_printf(&request, "%s %s%s HTTP/1.1\r\n", method, t->prefix, path);
     buf_append(&request, buf_str(&t->headers));
     buf_append_c(&request, "Content-Length: 0\r\nConnection: close\r\n\r\n");
-    enum status status = send_all(fd, buf_str(&request), until_ns, t->url, err);
+    enum status status = send_all(&wire, buf_str(&request), until_ns, t->url, err);
     if (status == STATUS_OK)
-        status = receive_all(fd, &answer, body, until_ns, t->url, err);
+        status = receive_all(&wire, &answer, body, until_ns, t->url, err);
     *code = answer.code;
     http_answer_deinit(&answer);
     buf_deinit(&request);
-    close(fd);
+    wire_close(&wire);
     return status;
 }
 

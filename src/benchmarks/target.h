@@ -5,25 +5,27 @@
 
 #include "base/buf.h"
 #include "benchmarks/bench_options.h"
+#include "benchmarks/wire.h"
 
 struct target {
     struct sockaddr_storage address;
     socklen_t address_len;
+    struct wire_security security;
     char url[512];      // "http://127.0.0.1:8000", without a final slash, for messages
     char prefix[256];   // a path before every endpoint, or empty
     struct buf headers; // Host and the lines that all requests share, each with its line end
 };
 
 /**
- * Resolves --base-url, or --host and --port. Errors: INVALID (no URL), UNSUPPORTED (https),
- * NOT_FOUND (a name that does not resolve). End with target_deinit() in any case.
+ * Resolves --base-url, or --host and --port. Errors: INVALID (no URL), NOT_FOUND (a name that does
+ * not resolve), INTERNAL (no TLS for https). End with target_deinit() in any case.
  */
 NODISCARD enum status target_init(struct target *target, const struct bench_options *options,
                                   struct error *err);
 void target_deinit(struct target *target);
 
-/** A connected or connecting non-blocking socket; -1 with errno set. */
-int target_connect(const struct target *target);
+/** A connected or connecting wire over a socket that does not block. False with errno set: none. */
+NODISCARD bool target_connect(const struct target *target, struct wire *wire);
 
 /**
  * One request without body, waited for: `*code` and the body, which is appended. Errors:

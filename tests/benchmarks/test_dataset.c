@@ -254,6 +254,35 @@ static void a_trace_gives_times_lengths_and_repeated_prefixes(void **state)
     unlink(path);
 }
 
+static void burstgpt_gives_the_lengths_of_answered_requests(void **state)
+{
+    (void)state;
+    char path[64];
+    write_file(path, "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+                     "5,ChatGPT,472,18,490,Conversation log\n"
+                     "6.0,GPT-4,20,7,27,Conversation log\r\n"
+                     "7,GPT-4,33.0,0,33,API log\n"
+                     "8,\"GPT-4\",40,9,49,API log\n\n");
+    struct dataset_use use = {.tokenizer = tokenizer};
+    struct made m;
+    make(&m, &use,
+         (const char *[]){"--dataset-name=burstgpt", "--dataset-path", path, "--num-prompts=4",
+                          NULL});
+    assert_int_equal(m.status, STATUS_OK);
+    assert_int_equal(m.dataset.num, 4); // each of the two, twice
+    int32_t sum = 0;
+    for (int i = 0; i < 4; i++) {
+        const struct bench_prompt *p = &m.dataset.prompts[i];
+        assert_true((p->output_len == 7 && p->num_tokens >= 18 && p->num_tokens <= 22) ||
+                    (p->output_len == 9 && p->num_tokens >= 38 && p->num_tokens <= 42));
+        assert_int_equal(count(p->text), p->num_tokens);
+        sum += p->output_len;
+    }
+    assert_int_equal(sum, 2 * (7 + 9));
+    drop(&m);
+    unlink(path);
+}
+
 static void lines_of_verse_fill_prompts_behind_a_common_beginning(void **state)
 {
     (void)state;
@@ -298,6 +327,11 @@ static void bad_files_are_refused_with_their_place(void **state)
          "{\"timestamp\":5,\"input_length\":9,\"output_length\":1}\n"
          "{\"timestamp\":4,\"input_length\":9,\"output_length\":1}",
          "line 2: timestamp 4 comes after 5"},
+        {"burstgpt", "Timestamp,Model\n5,GPT-4\n", "line 1: expected a column \"Request tokens\""},
+        {"burstgpt", "Model,Request tokens,Response tokens\nGPT-4,5\n", "line 2: it has fewer"},
+        {"burstgpt", "Model,Request tokens,Response tokens\nGPT-4,5,many\n", "'5' and 'many'"},
+        {"burstgpt", "Model,Request tokens,Response tokens\nGPT-4,99999999,1\n", "line 2: request"},
+        {"burstgpt", "Model,Request tokens,Response tokens\nChatGPT,5,6\n", "no usable prompt"},
     };
     struct dataset_use use = {.tokenizer = tokenizer};
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -365,6 +399,7 @@ int main(void)
         cmocka_unit_test(sharegpt_keeps_conversations_of_fitting_length),
         cmocka_unit_test(custom_lines_are_wrapped_in_the_chat_template_unless_told_not_to),
         cmocka_unit_test(a_trace_gives_times_lengths_and_repeated_prefixes),
+        cmocka_unit_test(burstgpt_gives_the_lengths_of_answered_requests),
         cmocka_unit_test(lines_of_verse_fill_prompts_behind_a_common_beginning),
         cmocka_unit_test(bad_files_are_refused_with_their_place),
         cmocka_unit_test(arrivals_follow_rate_burstiness_and_ramp),

@@ -9,7 +9,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import tls from 'node:tls';
-import { Server, parseSse, until } from './server.mjs';
+import { Server, binary, demo, parseSse, until } from './server.mjs';
 
 const dir = mkdtempSync(path.join(os.tmpdir(), 'vllm-tls-'));
 const file = (name) => path.join(dir, name);
@@ -106,6 +106,33 @@ test('direct TLS streams event by event and keeps connections alive', async () =
     });
     assert.ok(!status.startsWith('HTTP/1.1 200'), body);
     assert.equal((await request(server.port, '/health')).status, 200);
+  } finally {
+    assert.equal(await server.stop(), 0);
+  }
+});
+
+test('vllm bench measures an https server, whose streams all end', async () => {
+  const server = await startSecure();
+  const bench = async (trusted, ...words) => {
+    const child = spawn(binary, ['bench', 'serve', '--base-url', `https://localhost:${server.port}`, '--model', demo,
+      '--num-prompts', '200', '--max-concurrency', '50', '--input-len', '12', '--output-len', '9', '--ignore-eos',
+      '--temperature', '0', ...words], { env: { ...process.env, SSL_CERT_FILE: file(trusted) } });
+    let out = '';
+    child.stdout.on('data', (bytes) => (out += bytes));
+    const [status] = await once(child, 'close');
+    return { status, out };
+  };
+  try {
+    for (const words of [['cert.pem'], ['other-cert.pem', '--insecure']]) {
+      const { status, out } = await bench(...words);
+      assert.equal(status, 0, out);
+      assert.match(out, /Successful requests: +200 /);
+      assert.match(out, /Total generated tokens: +1800 /);
+    }
+    const { status, out } = await bench('other-cert.pem');
+    assert.equal(status, 1);
+    assert.match(out, /Failed requests: +200 /);
+    assert.match(out, /certificate is not trusted \(.*\); --insecure accepts any/);
   } finally {
     assert.equal(await server.stop(), 0);
   }
