@@ -114,8 +114,10 @@ test('failures are counted, shown and end with 1', async () => {
   const noModel = await bench(['serve', '--port', '1']);
   assert.equal(noModel.status, 1);
   assert.match(noModel.err, /no server answers at http:\/\/127\.0\.0\.1:1/);
-  const secure = await bench(['serve', '--base-url', 'https://127.0.0.1']);
-  assert.match(secure.err, /plain http only/);
+  const scheme = await bench(['serve', '--base-url', 'ftp://127.0.0.1']);
+  assert.match(scheme.err, /'ftp:\/\/127\.0\.0\.1', expected http\[s\]:/);
+  const plain = await bench(['serve', '--base-url', `https://127.0.0.1:${server.port}`]);
+  assert.match(plain.err, /no server answers at https:.*TLS failed/);
   assert.equal((await bench(['serve', '--frobnicate'])).status, 2);
   assert.equal((await bench(['dance'])).status, 2);
 });
