@@ -402,7 +402,7 @@ static void launch_add_norm(struct bench *b, void *context, int turn)
 {
     struct small *s = (struct small *)context;
     size_t size = (size_t)s->rows * s->n * 2, at = (size_t)turn % (((size_t)1 << 30) / size) * size;
-    cuda_add_rms_norm(&b->launch, s->out + at, b->pool + at, s->residual + at, b->pool, 1e-6f,
+    cuda_add_rms_norm(&b->launch, s->out + at, b->pool + at, s->residual + at, {b->pool, 1e-6f, 0},
                       s->rows, s->n);
 }
 

@@ -169,9 +169,9 @@ static double check_norm(const struct cuda_launch *launch)
         struct bf16_array w = random_bf16((size_t)n, 1, &seed);
         void *out = device_poisoned(total * 2);
         if (adds)
-            cuda_add_rms_norm(launch, out, x.device, r.device, w.device, 1e-6f, rows, n);
+            cuda_add_rms_norm(launch, out, x.device, r.device, {w.device, 1e-6f, 0}, rows, n);
         else
-            cuda_rms_norm(launch, out, x.device, w.device, 1e-6f, rows, n);
+            cuda_rms_norm(launch, out, x.device, {w.device, 1e-6f, 0}, rows, n);
         double *want = (double *)malloc(total * sizeof(*want)),
                *sum = (double *)malloc(total * sizeof(*sum));
         for (int i = 0; i < rows; i++) {

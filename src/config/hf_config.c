@@ -6,6 +6,7 @@
 #include "config/hf_config.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -24,6 +25,7 @@ enum {
     MAX_HEAD_DIM = 8192,
     MAX_HEADS_DIM = 1 << 20, // heads times head_dim
     MAX_KEY_BYTES = 128,
+    MAX_LIST = 65536,
     MAX_KEY_DEPTH = 8,
     DEFAULT_MAX_MODEL_LEN = 2048,
 };
@@ -391,6 +393,49 @@ enum status hf_config_get_bool(const struct model_config *config, const char *ke
     if (!descend(config, key, &json, last, err, &status))
         return status;
     return hf_json_bool(&json, last, out, err);
+}
+
+enum status hf_config_get_ints(const struct model_config *config, const char *key, int32_t min,
+                               int32_t max, int32_t **out, int32_t *count, struct error *err)
+{
+    struct hf_json json;
+    char last[MAX_KEY_BYTES];
+    enum status status;
+    if (!descend(config, key, &json, last, err, &status))
+        return status;
+    const json_t *list = hf_json_find(&json, last);
+    if (!list)
+        return STATUS_OK;
+    char expected[80];
+    snprintf(expected, sizeof(expected), "a list of integers from %d to %d", min, max);
+    if (!json_is_array(list) || json_array_size(list) > MAX_LIST)
+        return hf_json_wrong(&json, last, list, expected, err);
+    int32_t num = (int32_t)json_array_size(list);
+    int32_t *values = xcalloc((size_t)num + 1, sizeof(*values));
+    for (int32_t i = 0; i < num && status == STATUS_OK; i++) {
+        const json_t *item = json_array_get(list, (size_t)i);
+        json_int_t value = json_integer_value(item);
+        if (!json_is_integer(item) || value < min || value > max)
+            status = hf_json_wrong(&json, last, list, expected, err);
+        else
+            values[i] = (int32_t)value;
+    }
+    if (status == STATUS_OK) {
+        *out = values;
+        *count = num;
+    } else {
+        free(values);
+    }
+    return status;
+}
+
+bool hf_config_is_null(const struct model_config *config, const char *key)
+{
+    struct hf_json json;
+    char last[MAX_KEY_BYTES];
+    enum status status;
+    return descend(config, key, &json, last, NULL, &status) && status == STATUS_OK &&
+           json_is_null(json_object_get(json.object, last));
 }
 
 /** The smallest of the keys that models use for their length; 0 when none is there. */

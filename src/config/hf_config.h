@@ -62,7 +62,9 @@ struct model_config {
     bool attention_bias, mlp_bias, tie_word_embeddings;
     int32_t max_position_embeddings; // 0: not said
     const int32_t *layer_windows;    // [num_hidden_layers] sliding window in tokens, 0: full
-    struct rope_config rope;
+    struct rope_config rope;         // of layers that see everything
+    struct rope_config sliding_rope; // of layers that see a window, where it is another
+    bool has_sliding_rope;
     int32_t bos_token_id;         // -1: none
     const int32_t *eos_token_ids; // config.json's and generation_config.json's, the main one first
     int32_t num_eos_token_ids;
@@ -93,6 +95,13 @@ NODISCARD enum status hf_config_get_double(const struct model_config *config, co
                                            double *out, struct error *err);
 NODISCARD enum status hf_config_get_bool(const struct model_config *config, const char *key,
                                          bool *out, struct error *err);
+/** A list of integers within [min, max], which the caller frees. */
+NODISCARD enum status hf_config_get_ints(const struct model_config *config, const char *key,
+                                         int32_t min, int32_t max, int32_t **out, int32_t *count,
+                                         struct error *err);
+
+/** Whether the file has the key and says null. */
+bool hf_config_is_null(const struct model_config *config, const char *key);
 
 /**
  * The longest context the model is made for (max_position_embeddings times the rope factor where

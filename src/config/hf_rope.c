@@ -106,10 +106,9 @@ static enum status parse_factors(const double **out, int32_t count, struct model
     return STATUS_OK;
 }
 
-static enum status parse_longrope(struct model_config *config, const struct hf_json *json,
-                                  struct error *err)
+static enum status parse_longrope(struct model_config *config, struct rope_config *rope,
+                                  const struct hf_json *json, struct error *err)
 {
-    struct rope_config *rope = &config->rope;
     int32_t num_pairs = (int32_t)(config->head_dim * rope->partial_rotary_factor) / 2;
     rope->num_factors = num_pairs;
     TRY(parse_factors(&rope->short_factor, num_pairs, config, json, "short_factor", err));
@@ -121,13 +120,21 @@ static enum status parse_longrope(struct model_config *config, const struct hf_j
                           &rope->attention_factor, err);
 }
 
-/** One object for all layers, or one per layer type: then they must agree. */
-static enum status pick_parameters(const json_t **parameters, const struct hf_json *json,
-                                   struct error *err)
+/** One object for all layers, or one per layer type, of which two may differ: that of layers that
+ *  see everything and that of those that slide. */
+static enum status pick_parameters(const json_t **full, const json_t **sliding,
+                                   const struct hf_json *json, struct error *err)
 {
     const json_t *value = NULL;
     TRY(hf_json_object(json, "rope_parameters", &value, err));
-    *parameters = value;
+    *full = *sliding = value;
+    const json_t *full_item = json_object_get(value, "full_attention");
+    const json_t *sliding_item = json_object_get(value, "sliding_attention");
+    if (json_is_object(full_item) && json_is_object(sliding_item)) {
+        *full = full_item;
+        *sliding = sliding_item;
+        return STATUS_OK;
+    }
     const char *key;
     json_t *item;
     const json_t *first = NULL;
@@ -137,24 +144,35 @@ static enum status pick_parameters(const json_t **parameters, const struct hf_js
             continue;
         if (first && !json_equal(first, item))
             return error_set_field(err, STATUS_UNSUPPORTED, "rope_parameters",
-                                   "%s: \"rope_parameters\" differ between layer types, which is "
-                                   "not supported yet",
+                                   "%s: \"rope_parameters\" differ between layer types other "
+                                   "than full_attention and sliding_attention, which is not "
+                                   "supported",
                                    json->name);
         first = item;
-        *parameters = item;
+        *full = *sliding = item;
     }
     return STATUS_OK;
 }
 
-enum status hf_rope_parse(struct model_config *config, const struct hf_json *json,
-                          struct error *err)
+static double default_theta(const char *model_type)
 {
-    bool is_qwen = strncmp(config->model_type, "qwen2", 5) == 0 ||
-                   strncmp(config->model_type, "qwen3", 5) == 0;
-    struct rope_config *rope = &config->rope;
+    static const char *const million[] = {"qwen2", "qwen3", "gemma3", "mixtral"};
+    for (size_t i = 0; i < ARRAY_LEN(million); i++) {
+        if (strncmp(model_type, million[i], strlen(million[i])) == 0)
+            return 1e6;
+    }
+    return 1e4;
+}
+
+/** One record: `from` (NULL: nothing but what stands at the top), as "rope_parameters" or as
+ *  "rope_scaling". */
+static enum status parse_record(struct model_config *config, struct rope_config *rope,
+                                const struct hf_json *json, const json_t *from, bool is_parameters,
+                                struct error *err)
+{
     *rope = (struct rope_config){
         .type = ROPE_DEFAULT,
-        .theta = is_qwen ? 1e6 : 1e4,
+        .theta = default_theta(config->model_type),
         .partial_rotary_factor = 1,
         .factor = 1,
         .beta_fast = 32,
@@ -162,11 +180,6 @@ enum status hf_rope_parse(struct model_config *config, const struct hf_json *jso
         .truncate = true,
         .attention_factor = -1,
     };
-
-    const json_t *parameters = NULL, *scaling = NULL;
-    TRY(pick_parameters(&parameters, json, err));
-    TRY(hf_json_object(json, "rope_scaling", &scaling, err));
-    const json_t *from = parameters ? parameters : scaling;
     // What the record lacks may stand at the top, whichever spelling it is.
     struct hf_json own = {json->name, from, NULL};
     struct hf_json merged = {json->name, from ? from : json->object, json->object};
@@ -185,7 +198,7 @@ enum status hf_rope_parse(struct model_config *config, const struct hf_json *jso
     if (!from)
         return STATUS_OK;
 
-    TRY(parse_type(rope, &own, !parameters, err));
+    TRY(parse_type(rope, &own, !is_parameters, err));
     if (rope->type == ROPE_DEFAULT)
         return STATUS_OK;
     bool needs_factor = rope->type != ROPE_LONGROPE;
@@ -207,8 +220,31 @@ enum status hf_rope_parse(struct model_config *config, const struct hf_json *jso
     case ROPE_YARN:
         return parse_yarn(rope, &own, err);
     case ROPE_LONGROPE:
-        return parse_longrope(config, &own, err);
+        return parse_longrope(config, rope, &own, err);
     default:
         return STATUS_OK;
     }
+}
+
+enum status hf_rope_parse(struct model_config *config, const struct hf_json *json,
+                          struct error *err)
+{
+    const json_t *full = NULL, *sliding = NULL, *scaling = NULL;
+    TRY(pick_parameters(&full, &sliding, json, err));
+    TRY(hf_json_object(json, "rope_scaling", &scaling, err));
+    TRY(parse_record(config, &config->rope, json, full ? full : scaling, full != NULL, err));
+    config->has_sliding_rope = full != sliding;
+    if (full != sliding)
+        return parse_record(config, &config->sliding_rope, json, sliding, true, err);
+    bool is_gemma3 = strncmp(config->model_type, "gemma3", 6) == 0;
+    if (full || !(is_gemma3 || hf_json_find(json, "rope_local_base_freq")))
+        return STATUS_OK;
+    // The old spelling: layers that slide have a base of their own and are never stretched.
+    config->has_sliding_rope = true;
+    const struct hf_json nothing = {json->name, NULL, NULL};
+    TRY(parse_record(config, &config->sliding_rope, &nothing, NULL, false, err));
+    config->sliding_rope.partial_rotary_factor = config->rope.partial_rotary_factor;
+    config->sliding_rope.theta = 1e4;
+    return hf_json_double(json, "rope_local_base_freq", 1, max_theta, HF_JSON_OPTIONAL,
+                          &config->sliding_rope.theta, err);
 }

@@ -48,23 +48,38 @@ static enum status load_cache_scales(struct attention *attention, const struct w
     return STATUS_OK;
 }
 
+static enum status load_norms(struct attention *attention, const struct weights *w,
+                              struct error *err)
+{
+    const struct attention_options *options = &attention->options;
+    bool is_whole = options->qk_norm == QK_NORM_WHOLE;
+    if (options->qk_norm == QK_NORM_NONE)
+        return STATUS_OK;
+    struct rms_norm_options norm = {
+        .size = is_whole ? q_size(attention) : options->head_dim,
+        .eps = options->rms_norm_eps,
+        .weight_offset = options->norm_weight_offset,
+    };
+    TRY(rms_norm_load(&attention->q_norm, w, "q_norm", &norm, err));
+    norm.size = is_whole ? kv_size(attention) : options->head_dim;
+    return rms_norm_load(&attention->k_norm, w, "k_norm", &norm, err);
+}
+
 enum status attention_load(struct attention *attention, const struct weights *w,
                            const struct attention_options *options, struct error *err)
 {
     *attention = (struct attention){.options = *options};
-    attention->scale = (float)(1.0 / sqrt(options->head_dim));
+    attention->scale =
+        (float)(options->scale != 0 ? options->scale : 1.0 / sqrt(options->head_dim));
     int64_t hidden = options->hidden_size, q = q_size(attention), kv = kv_size(attention);
     bool qkv_bias = options->has_qkv_bias;
     const struct weights_part parts[] = {{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}};
-    TRY(joined_linear_load(&attention->qkv_proj, w, parts, ARRAY_LEN(parts), hidden, qkv_bias,
-                           err));
+    const struct weights_part fused = {"qkv_proj", q + 2 * kv};
+    TRY(joined_linear_load(&attention->qkv_proj, w, options->is_fused ? &fused : parts,
+                           options->is_fused ? 1 : ARRAY_LEN(parts), hidden, qkv_bias, err));
     TRY(linear_load(&attention->o_proj, w, "o_proj", hidden, q, options->has_o_bias, err));
     TRY(load_cache_scales(attention, w, err));
-    if (!options->has_qk_norm)
-        return STATUS_OK;
-    double eps = options->rms_norm_eps;
-    TRY(rms_norm_load(&attention->q_norm, w, "q_norm", options->head_dim, eps, err));
-    return rms_norm_load(&attention->k_norm, w, "k_norm", options->head_dim, eps, err);
+    return load_norms(attention, w, err);
 }
 
 static int64_t qkv_size(const struct attention *attention)
@@ -79,7 +94,34 @@ size_t attention_scratch_bytes(const struct attention *attention, enum dtype dty
            workspace_tensor_bytes(dtype, num_tokens, q_size(attention)); // attended values
 }
 
-void attention_forward(const struct attention *attention, struct forward *fwd, struct tensor hidden)
+/** Normalises (unless done), rotates and caches the step's queries, keys and values. */
+static void prepare_qkv(const struct attention *attention, struct forward *fwd, struct tensor qkv,
+                        const struct kv_cache *kv)
+{
+    const struct attention_options *options = &attention->options;
+    const struct layer_cache *cache = &fwd->caches[options->layer];
+    struct qkv_params params = {
+        .num_heads = options->num_heads,
+        .cos_sin = options->rotary->cos_sin,
+        .rot_dim = options->rotary->rot_dim,
+    };
+    if (options->qk_norm == QK_NORM_HEADS) {
+        params.q_norm = attention->q_norm.params.weight;
+        params.k_norm = attention->k_norm.params.weight;
+        params.eps = attention->q_norm.params.eps;
+        params.norm_weight_offset = attention->q_norm.params.weight_offset;
+    } else if (options->qk_norm == QK_NORM_WHOLE) {
+        struct tensor q = tensor_columns(qkv, 0, q_size(attention));
+        struct tensor k = tensor_columns(qkv, q_size(attention), kv_size(attention));
+        rms_norm_forward(&attention->q_norm, fwd, q, q);
+        rms_norm_forward(&attention->k_norm, fwd, k, k);
+    }
+    op_prepare_qkv(fwd->dev, qkv, kv, &params, fwd->positions,
+                   fwd->groups[cache->group].slot_mapping);
+}
+
+void attention_forward(const struct attention *attention, struct forward *fwd, struct tensor out,
+                       struct tensor x)
 {
     const struct attention_options *options = &attention->options;
     const struct layer_cache *cache = &fwd->caches[options->layer];
@@ -91,19 +133,16 @@ void attention_forward(const struct attention *attention, struct forward *fwd, s
     struct tensor qkv = forward_activation(fwd, qkv_size(attention));
     struct tensor attended = forward_activation(fwd, q_size(attention));
 
-    joined_linear_forward(&attention->qkv_proj, fwd, qkv, hidden);
-    const struct qkv_params qkv_params = {
+    joined_linear_forward(&attention->qkv_proj, fwd, qkv, x);
+    prepare_qkv(attention, fwd, qkv, &kv);
+    const struct attention_params params = {
+        .scale = attention->scale,
+        .window = options->window,
         .num_heads = options->num_heads,
-        .q_norm = attention->q_norm.weight,
-        .k_norm = attention->k_norm.weight,
-        .eps = attention->q_norm.eps,
-        .cos_sin = options->rotary->cos_sin,
-        .rot_dim = options->rotary->rot_dim,
+        .softcap = (float)options->softcap,
     };
-    op_prepare_qkv(fwd->dev, qkv, &kv, &qkv_params, fwd->positions, group->slot_mapping);
-    const struct attention_params params = {attention->scale, options->window, options->num_heads};
     op_attention(fwd->dev, attended, tensor_columns(qkv, 0, q_size(attention)), &kv, &group->batch,
                  &params);
-    linear_forward(&attention->o_proj, fwd, hidden, attended);
+    linear_forward(&attention->o_proj, fwd, out, attended);
     workspace_release(&fwd->workspace, mark);
 }

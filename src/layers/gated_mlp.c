@@ -3,19 +3,48 @@
 
 #include "base/memory.h"
 
+enum status activation_parse(enum activation *out, const char *hidden_act, struct error *err)
+{
+    static const struct {
+        const char *name;
+        enum activation act;
+    } NAMES[] = {
+        {"silu", ACTIVATION_SILU},
+        {"swish", ACTIVATION_SILU},
+        {"gelu_pytorch_tanh", ACTIVATION_GELU_TANH},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(NAMES); i++) {
+        if (str_eq_c(str_from(hidden_act), NAMES[i].name)) {
+            *out = NAMES[i].act;
+            return STATUS_OK;
+        }
+    }
+    return error_set_field(err, STATUS_UNSUPPORTED, "hidden_act",
+                           "hidden_act \"%s\" is not supported: expected \"silu\" or "
+                           "\"gelu_pytorch_tanh\"",
+                           hidden_act ? hidden_act : "");
+}
+
+void activation_forward(enum activation act, struct forward *fwd, struct tensor out,
+                        struct tensor gate_up)
+{
+    if (act == ACTIVATION_GELU_TANH)
+        op_gelu_and_mul(fwd->dev, out, gate_up);
+    else
+        op_silu_and_mul(fwd->dev, out, gate_up);
+}
+
 enum status gated_mlp_load(struct gated_mlp *mlp, const struct weights *w,
                            const struct gated_mlp_options *options, struct error *err)
 {
     *mlp = (struct gated_mlp){.intermediate_size = options->intermediate_size};
-    struct str act = str_from(options->hidden_act);
-    if (!str_eq_c(act, "silu") && !str_eq_c(act, "swish"))
-        return error_set_field(err, STATUS_UNSUPPORTED, "hidden_act",
-                               "hidden_act \"%s\" is not supported: expected \"silu\"",
-                               options->hidden_act ? options->hidden_act : "");
-    const struct weights_part gate_up[] = {{"gate_proj", options->intermediate_size},
-                                           {"up_proj", options->intermediate_size}};
-    TRY(weights_matrix(w, gate_up, ARRAY_LEN(gate_up), options->hidden_size, options->has_bias,
-                       &mlp->gate_up_proj.weight, err));
+    TRY(activation_parse(&mlp->act, options->hidden_act, err));
+    int64_t size = options->intermediate_size;
+    const struct weights_part gate_up[] = {{"gate_proj", size}, {"up_proj", size}};
+    const struct weights_part fused = {"gate_up_proj", 2 * size};
+    TRY(weights_matrix(w, options->is_fused ? &fused : gate_up,
+                       options->is_fused ? 1 : ARRAY_LEN(gate_up), options->hidden_size,
+                       options->has_bias, &mlp->gate_up_proj.weight, err));
     return linear_load(&mlp->down_proj, w, "down_proj", options->hidden_size,
                        options->intermediate_size, options->has_bias, err);
 }
@@ -26,13 +55,14 @@ size_t gated_mlp_scratch_bytes(const struct gated_mlp *mlp, enum dtype dtype, in
            workspace_tensor_bytes(dtype, num_tokens, mlp->intermediate_size);
 }
 
-void gated_mlp_forward(const struct gated_mlp *mlp, struct forward *fwd, struct tensor hidden)
+void gated_mlp_forward(const struct gated_mlp *mlp, struct forward *fwd, struct tensor out,
+                       struct tensor x)
 {
     size_t mark = workspace_mark(&fwd->workspace);
     struct tensor gate_up = forward_activation(fwd, 2 * mlp->intermediate_size);
     struct tensor activated = forward_activation(fwd, mlp->intermediate_size);
-    linear_forward(&mlp->gate_up_proj, fwd, gate_up, hidden);
-    op_silu_and_mul(fwd->dev, activated, gate_up);
-    linear_forward(&mlp->down_proj, fwd, hidden, activated);
+    linear_forward(&mlp->gate_up_proj, fwd, gate_up, x);
+    activation_forward(mlp->act, fwd, activated, gate_up);
+    linear_forward(&mlp->down_proj, fwd, out, activated);
     workspace_release(&fwd->workspace, mark);
 }

@@ -40,20 +40,21 @@ static enum status check_config(const struct model_config *config, struct error 
     return STATUS_OK;
 }
 
-static enum status load_layer(struct decoder_layer *layer, const struct weights *w,
-                              const struct model_config *config,
-                              const struct attention_options *attention,
-                              const struct gated_mlp_options *mlp, struct error *err)
+/** The names of a layer's norms, by where they stand. */
+static enum status load_norms(struct decoder_layer *layer, const struct weights *w,
+                              const struct rms_norm_options *norm, enum norm_placement norms,
+                              struct error *err)
 {
-    int32_t hidden_size = config->hidden_size;
-    double eps = config->rms_norm_eps;
-    struct weights inner = weights_at(w, "self_attn");
-    TRY(rms_norm_load(&layer->input_layernorm, w, "input_layernorm", hidden_size, eps, err));
-    TRY(attention_load(&layer->self_attn, &inner, attention, err));
-    TRY(rms_norm_load(&layer->post_attention_layernorm, w, "post_attention_layernorm", hidden_size,
-                      eps, err));
-    inner = weights_at(w, "mlp");
-    return gated_mlp_load(&layer->mlp, &inner, mlp, err);
+    if (norms != NORMS_AFTER)
+        TRY(rms_norm_load(&layer->input_layernorm, w, "input_layernorm", norm, err));
+    TRY(rms_norm_load(&layer->post_attention_layernorm, w, "post_attention_layernorm", norm, err));
+    if (norms == NORMS_AROUND)
+        TRY(rms_norm_load(&layer->pre_feedforward_layernorm, w, "pre_feedforward_layernorm", norm,
+                          err));
+    if (norms == NORMS_BEFORE)
+        return STATUS_OK;
+    return rms_norm_load(&layer->post_feedforward_layernorm, w, "post_feedforward_layernorm", norm,
+                         err);
 }
 
 static enum status load_layers(struct decoder *decoder, const struct model *model,
@@ -68,23 +69,57 @@ static enum status load_layers(struct decoder *decoder, const struct model *mode
         .head_dim = config->head_dim,
         .has_qkv_bias = options->has_qkv_bias,
         .has_o_bias = options->has_o_bias,
-        .has_qk_norm = options->has_qk_norm,
+        .is_fused = options->has_fused_projections,
+        .qk_norm = options->qk_norm,
         .rms_norm_eps = config->rms_norm_eps,
-        .rotary = &decoder->rotary,
+        .norm_weight_offset = options->norm_weight_offset,
+        .scale = options->attention_scale,
+        .softcap = options->attention_softcap,
     };
     const struct gated_mlp_options mlp = {
         .hidden_size = config->hidden_size,
         .intermediate_size = config->intermediate_size,
         .has_bias = options->has_mlp_bias,
+        .is_fused = options->has_fused_projections,
         .hidden_act = config->hidden_act,
     };
+    const struct rms_norm_options norm = {
+        .size = config->hidden_size,
+        .eps = config->rms_norm_eps,
+        .weight_offset = options->norm_weight_offset,
+    };
     for (int32_t i = 0; i < decoder->num_layers; i++) {
-        struct weights layer = weights_at(w, "layers.%d", i);
+        struct decoder_layer *layer = &decoder->layers[i];
+        struct weights outer = weights_at(w, "layers.%d", i);
         attention.layer = i;
         attention.window = config->layer_windows[i];
-        TRY(load_layer(&decoder->layers[i], &layer, config, &attention, &mlp, err));
+        attention.rotary = attention.window > 0 ? &decoder->sliding_rotary : &decoder->rotary;
+        TRY(load_norms(layer, &outer, &norm, options->norms, err));
+        struct weights inner = weights_at(&outer, "self_attn");
+        TRY(attention_load(&layer->self_attn, &inner, &attention, err));
+        inner = weights_at(&outer, "mlp");
+        TRY(gated_mlp_load(&layer->mlp, &inner, &mlp, err));
     }
     return STATUS_OK;
+}
+
+/** The tables of full and sliding layers: one where they are the same. */
+static enum status load_rotary(struct decoder *decoder, const struct model *model,
+                               const struct weights *w, struct error *err)
+{
+    const struct model_config *config = model->config;
+    struct rotary_embedding_options rotary = {
+        .rope = &config->rope,
+        .head_dim = config->head_dim,
+        .max_position_embeddings = config->max_position_embeddings,
+        .max_positions = model->max_model_len,
+    };
+    TRY(rotary_embedding_init(&decoder->rotary, w, &rotary, err));
+    decoder->sliding_rotary = decoder->rotary;
+    if (!config->has_sliding_rope)
+        return STATUS_OK;
+    rotary.rope = &config->sliding_rope;
+    return rotary_embedding_init(&decoder->sliding_rotary, w, &rotary, err);
 }
 
 enum status decoder_load(struct model *model, const struct weights *w,
@@ -94,24 +129,24 @@ enum status decoder_load(struct model *model, const struct weights *w,
     TRY(check_config(config, err));
     struct arena *arena = &w->store->arena;
     struct decoder *decoder = arena_calloc(arena, 1, sizeof(*decoder));
+    decoder->norms = options->norms;
+    decoder->logits_softcap = (float)options->logits_softcap;
     decoder->num_layers = config->num_hidden_layers;
     decoder->layers =
         arena_calloc(arena, (size_t)config->num_hidden_layers, sizeof(*decoder->layers));
     model->impl = decoder;
-
-    const struct rotary_embedding_options rotary = {
-        .rope = &config->rope,
-        .head_dim = config->head_dim,
-        .max_position_embeddings = config->max_position_embeddings,
-        .max_positions = model->max_model_len,
-    };
-    TRY(rotary_embedding_init(&decoder->rotary, w, &rotary, err));
+    TRY(load_rotary(decoder, model, w, err));
     struct weights inner = weights_at(w, "model");
+    double scale = options->embedding_scale != 0 ? options->embedding_scale : 1;
     TRY(embedding_load(&decoder->embed_tokens, &inner, "embed_tokens", config->vocab_size,
-                       config->hidden_size, err));
+                       config->hidden_size, scale, err));
     TRY(load_layers(decoder, model, &inner, options, err));
-    TRY(rms_norm_load(&decoder->norm, &inner, "norm", config->hidden_size, config->rms_norm_eps,
-                      err));
+    const struct rms_norm_options norm = {
+        .size = config->hidden_size,
+        .eps = config->rms_norm_eps,
+        .weight_offset = options->norm_weight_offset,
+    };
+    TRY(rms_norm_load(&decoder->norm, &inner, "norm", &norm, err));
     return lm_head_load(&decoder->lm_head, w, &decoder->embed_tokens, config->tie_word_embeddings,
                         err);
 }
@@ -136,23 +171,70 @@ void decoder_embed(const struct model *model, struct forward *fwd, struct tensor
     embedding_forward(&decoder->embed_tokens, fwd, residual);
 }
 
+/** Normalises before each block; the addition of one block's output is fused with the next norm. */
+static void forward_norms_before(const struct decoder *decoder, int32_t i, struct forward *fwd,
+                                 struct tensor hidden, struct tensor residual)
+{
+    const struct decoder_layer *layer = &decoder->layers[i];
+    if (i == 0) // nothing to add yet
+        rms_norm_forward(&layer->input_layernorm, fwd, hidden, residual);
+    else
+        add_rms_norm_forward(&layer->input_layernorm, fwd, hidden, residual);
+    attention_forward(&layer->self_attn, fwd, hidden, hidden);
+    add_rms_norm_forward(&layer->post_attention_layernorm, fwd, hidden, residual);
+    gated_mlp_forward(&layer->mlp, fwd, hidden, hidden);
+    if (i == decoder->num_layers - 1)
+        add_rms_norm_forward(&decoder->norm, fwd, hidden, residual);
+}
+
+/** Blocks read the residual stream itself. */
+static void forward_norms_after(const struct decoder *decoder, int32_t i, struct forward *fwd,
+                                struct tensor hidden, struct tensor residual)
+{
+    const struct decoder_layer *layer = &decoder->layers[i];
+    attention_forward(&layer->self_attn, fwd, hidden, residual);
+    add_post_norm_forward(&layer->post_attention_layernorm, NULL, fwd, hidden, residual);
+    gated_mlp_forward(&layer->mlp, fwd, hidden, residual);
+    bool is_last = i == decoder->num_layers - 1;
+    add_post_norm_forward(&layer->post_feedforward_layernorm, is_last ? &decoder->norm : NULL, fwd,
+                          hidden, residual);
+}
+
+/** A block's last norm, the addition and the next block's first norm are one operation. */
+static void forward_norms_around(const struct decoder *decoder, int32_t i, struct forward *fwd,
+                                 struct tensor hidden, struct tensor residual)
+{
+    const struct decoder_layer *layer = &decoder->layers[i];
+    bool is_last = i == decoder->num_layers - 1;
+    const struct rms_norm *next = is_last ? &decoder->norm : &layer[1].input_layernorm;
+    if (i == 0)
+        rms_norm_forward(&layer->input_layernorm, fwd, hidden, residual);
+    attention_forward(&layer->self_attn, fwd, hidden, hidden);
+    add_post_norm_forward(&layer->post_attention_layernorm, &layer->pre_feedforward_layernorm, fwd,
+                          hidden, residual);
+    gated_mlp_forward(&layer->mlp, fwd, hidden, hidden);
+    add_post_norm_forward(&layer->post_feedforward_layernorm, next, fwd, hidden, residual);
+}
+
 void decoder_forward(const struct model *model, struct forward *fwd, struct tensor hidden,
                      struct tensor residual)
 {
     const struct decoder *decoder = model->impl;
     for (int32_t i = 0; i < decoder->num_layers; i++) {
-        const struct decoder_layer *layer = &decoder->layers[i];
-        if (i == 0) // nothing to add yet
-            rms_norm_forward(&layer->input_layernorm, fwd, hidden, residual);
-        else
-            add_rms_norm_forward(&layer->input_layernorm, fwd, hidden, residual);
-        attention_forward(&layer->self_attn, fwd, hidden);
-        add_rms_norm_forward(&layer->post_attention_layernorm, fwd, hidden, residual);
-        gated_mlp_forward(&layer->mlp, fwd, hidden);
+        switch (decoder->norms) {
+        case NORMS_BEFORE:
+            forward_norms_before(decoder, i, fwd, hidden, residual);
+            break;
+        case NORMS_AFTER:
+            forward_norms_after(decoder, i, fwd, hidden, residual);
+            break;
+        case NORMS_AROUND:
+            forward_norms_around(decoder, i, fwd, hidden, residual);
+            break;
+        }
         if (fwd->progress)
             atomic_fetch_add_explicit(fwd->progress, 1, memory_order_relaxed);
     }
-    add_rms_norm_forward(&decoder->norm, fwd, hidden, residual);
 }
 
 void decoder_compute_logits(const struct model *model, struct forward *fwd, struct tensor logits,
@@ -160,4 +242,6 @@ void decoder_compute_logits(const struct model *model, struct forward *fwd, stru
 {
     const struct decoder *decoder = model->impl;
     lm_head_forward(&decoder->lm_head, fwd, logits, hidden);
+    if (decoder->logits_softcap > 0)
+        op_soft_cap(fwd->dev, logits, decoder->logits_softcap);
 }

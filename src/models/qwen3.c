@@ -7,7 +7,7 @@ static enum status qwen3_load(struct model *model, const struct weights *w, stru
     const struct decoder_options options = {
         .has_qkv_bias = model->config->attention_bias,
         .has_o_bias = model->config->attention_bias,
-        .has_qk_norm = true,
+        .qk_norm = QK_NORM_HEADS,
     };
     return decoder_load(model, w, &options, err);
 }

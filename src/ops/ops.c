@@ -32,31 +32,40 @@ static bool are_apart(struct tensor a, struct tensor b)
     return a.data != b.data || tensor_numel(a) == 0;
 }
 
-void op_embedding(struct device *dev, struct tensor out, struct tensor table, const int32_t *ids)
+void op_embedding(struct device *dev, struct tensor out, struct tensor table, const int32_t *ids,
+                  float scale)
 {
     assert(is_dense_activation(dev, out));
     assert(table.ndim == 2 && table.shape[1] == out.shape[1]);
     assert(table.dtype == DTYPE_F32 || table.dtype == DTYPE_F16 || table.dtype == DTYPE_BF16);
     if (out.shape[0] > 0)
-        dev->ops.embedding(dev, out, table, ids);
+        dev->ops.embedding(dev, out, table, ids, scale);
 }
 
-void op_rms_norm(struct device *dev, struct tensor out, struct tensor x, const void *weight,
-                 float eps)
+void op_rms_norm(struct device *dev, struct tensor out, struct tensor x, struct norm_params norm)
 {
-    assert(is_dense_activation(dev, out) && is_dense_activation(dev, x));
+    assert(is_activation(dev, out) && is_activation(dev, x));
     assert(tensor_same_shape(out, x));
     if (x.shape[0] > 0)
-        dev->ops.rms_norm(dev, out, x, weight, eps);
+        dev->ops.rms_norm(dev, out, x, norm);
 }
 
 void op_add_rms_norm(struct device *dev, struct tensor x, struct tensor residual,
-                     const void *weight, float eps)
+                     struct norm_params norm)
 {
     assert(is_dense_activation(dev, x) && is_dense_activation(dev, residual));
     assert(tensor_same_shape(x, residual) && are_apart(x, residual));
     if (x.shape[0] > 0)
-        dev->ops.add_rms_norm(dev, x, residual, weight, eps);
+        dev->ops.add_rms_norm(dev, x, residual, norm);
+}
+
+void op_add_post_norm(struct device *dev, struct tensor x, struct tensor residual,
+                      struct norm_params post, struct norm_params pre)
+{
+    assert(is_dense_activation(dev, x) && is_dense_activation(dev, residual));
+    assert(tensor_same_shape(x, residual) && are_apart(x, residual));
+    if (x.shape[0] > 0)
+        dev->ops.add_post_norm(dev, x, residual, post, pre);
 }
 
 void op_matmul(struct device *dev, struct tensor out, struct tensor x, const struct weight *w)
@@ -98,7 +107,7 @@ void op_attention(struct device *dev, struct tensor out, struct tensor q,
 {
     assert(is_dense_activation(dev, out) && is_activation(dev, q) && is_kv_cache(cache));
     assert(params->num_heads > 0 && params->num_heads % cache->num_kv_heads == 0);
-    assert(params->window >= 0);
+    assert(params->window >= 0 && params->softcap >= 0);
     assert(out.shape[0] == batch->num_tokens && tensor_same_shape(out, q));
     assert(out.shape[1] == (int64_t)params->num_heads * cache->head_dim);
     assert((int64_t)batch->max_blocks * cache->block_size >= batch->max_seq_len);
@@ -106,13 +115,32 @@ void op_attention(struct device *dev, struct tensor out, struct tensor q,
         dev->ops.attention(dev, out, q, cache, batch, params);
 }
 
+static bool is_gated(const struct device *dev, struct tensor out, struct tensor gate_up)
+{
+    return is_dense_activation(dev, out) && is_dense_activation(dev, gate_up) &&
+           are_apart(out, gate_up) && out.shape[0] == gate_up.shape[0] &&
+           2 * out.shape[1] == gate_up.shape[1];
+}
+
 void op_silu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up)
 {
-    assert(is_dense_activation(dev, out) && is_dense_activation(dev, gate_up));
-    assert(are_apart(out, gate_up));
-    assert(out.shape[0] == gate_up.shape[0] && 2 * out.shape[1] == gate_up.shape[1]);
+    assert(is_gated(dev, out, gate_up));
     if (out.shape[0] > 0)
         dev->ops.silu_and_mul(dev, out, gate_up);
+}
+
+void op_gelu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up)
+{
+    assert(is_gated(dev, out, gate_up));
+    if (out.shape[0] > 0)
+        dev->ops.gelu_and_mul(dev, out, gate_up);
+}
+
+void op_soft_cap(struct device *dev, struct tensor x, float cap)
+{
+    assert(is_matrix(x) && tensor_is_dense(x) && x.dtype == DTYPE_F32 && cap > 0);
+    if (x.shape[0] > 0)
+        dev->ops.soft_cap(dev, x, cap);
 }
 
 void op_gather_rows(struct device *dev, struct tensor out, struct tensor x, const int32_t *rows)

@@ -56,13 +56,21 @@ struct attention_params {
     float scale;
     int32_t window; // 0: full; else a query at p sees keys k with p - k < window
     int32_t num_heads;
+    float softcap; // 0: none; else scores s become softcap * tanh(s / softcap)
+};
+
+/** RMS normalisation of rows: x / sqrt(mean(x^2) + eps) * (weight_offset + weight). */
+struct norm_params {
+    const void *weight; // [n], of the device's dtype for activations
+    float eps;
+    float weight_offset; // 1 where checkpoints hold the distance from one
 };
 
 /** What happens to a step's queries, keys and values between their projection and attention. */
 struct qkv_params {
     int32_t num_heads;           // of queries; those of keys and values are the cache's
     const void *q_norm, *k_norm; // [head_dim]: RMS norms of each head; NULL: none
-    float eps;
+    float eps, norm_weight_offset;
     const float *cos_sin; // [max_position, rot_dim]: cosines, then sines
     int32_t rot_dim;      // leading dimensions of a head that are rotated
 };
@@ -125,15 +133,20 @@ struct ops {
      *  `w->data` and `w->bias`. Errors: OUT_OF_MEMORY. */
     enum status (*prepare_weight)(struct device *dev, struct weight *w, struct error *err);
 
-    /** out[i] = table[ids[i]]; out: [num_tokens, hidden], table: [vocab, hidden] f32/f16/bf16. */
+    /** out[i] = table[ids[i]] * scale; out: [num_tokens, hidden], table: [vocab, hidden]
+     *  f32/f16/bf16. */
     void (*embedding)(struct device *dev, struct tensor out, struct tensor table,
-                      const int32_t *ids);
-    /** out = x / rms(x) * weight; x, out: [rows, n] (may be the same), weight: [n]. */
-    void (*rms_norm)(struct device *dev, struct tensor out, struct tensor x, const void *weight,
-                     float eps);
+                      const int32_t *ids, float scale);
+    /** out = rms_norm(x); x, out: [rows, n] with any row stride (may be the same). */
+    void (*rms_norm)(struct device *dev, struct tensor out, struct tensor x,
+                     struct norm_params norm);
     /** residual += x, then x = rms_norm(residual). Both [rows, n]. */
     void (*add_rms_norm)(struct device *dev, struct tensor x, struct tensor residual,
-                         const void *weight, float eps);
+                         struct norm_params norm);
+    /** residual += rms_norm(x, post), then x = rms_norm(residual, pre); without a weight in `pre`,
+     *  x is undefined on return. Both [rows, n]. */
+    void (*add_post_norm)(struct device *dev, struct tensor x, struct tensor residual,
+                          struct norm_params post, struct norm_params pre);
     /** out = x * w^T + bias; x: [rows, in], out: [rows, out] with any row stride, of the device's
      *  dtype or f32 (logits). */
     void (*matmul)(struct device *dev, struct tensor out, struct tensor x, const struct weight *w);
@@ -153,6 +166,10 @@ struct ops {
                       const struct attention_params *params);
     /** out = silu(gate) * up; gate_up: [rows, 2n] (gate first), out: [rows, n]. */
     void (*silu_and_mul)(struct device *dev, struct tensor out, struct tensor gate_up);
+    /** The same with gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). */
+    void (*gelu_and_mul)(struct device *dev, struct tensor out, struct tensor gate_up);
+    /** x = cap * tanh(x / cap); x: [rows, n] f32 (logits). */
+    void (*soft_cap)(struct device *dev, struct tensor x, float cap);
     /** out[i] = x[rows[i]]; both 2-d. */
     void (*gather_rows)(struct device *dev, struct tensor out, struct tensor x,
                         const int32_t *rows);
@@ -212,11 +229,13 @@ void device_deinit(struct device *dev);
 NODISCARD enum status cpu_isa_parse(struct str text, enum cpu_isa *out);
 
 // The front door: checks shapes once for every backend, then calls the table.
-void op_embedding(struct device *dev, struct tensor out, struct tensor table, const int32_t *ids);
-void op_rms_norm(struct device *dev, struct tensor out, struct tensor x, const void *weight,
-                 float eps);
+void op_embedding(struct device *dev, struct tensor out, struct tensor table, const int32_t *ids,
+                  float scale);
+void op_rms_norm(struct device *dev, struct tensor out, struct tensor x, struct norm_params norm);
 void op_add_rms_norm(struct device *dev, struct tensor x, struct tensor residual,
-                     const void *weight, float eps);
+                     struct norm_params norm);
+void op_add_post_norm(struct device *dev, struct tensor x, struct tensor residual,
+                      struct norm_params post, struct norm_params pre);
 void op_matmul(struct device *dev, struct tensor out, struct tensor x, const struct weight *w);
 void op_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cache *cache,
                     const struct qkv_params *params, const int32_t *positions,
@@ -225,6 +244,8 @@ void op_attention(struct device *dev, struct tensor out, struct tensor q,
                   const struct kv_cache *cache, const struct attention_batch *batch,
                   const struct attention_params *params);
 void op_silu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up);
+void op_gelu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up);
+void op_soft_cap(struct device *dev, struct tensor x, float cap);
 void op_gather_rows(struct device *dev, struct tensor out, struct tensor x, const int32_t *rows);
 void op_sample(struct device *dev, int32_t *token_ids, struct tensor logits,
                const struct sample_params *params);

@@ -77,7 +77,8 @@ enum status limits_settle_length(struct engine_config *config, struct error *err
         return error_set_field(err, STATUS_INVALID, "--max-model-len",
                                "--max-model-len %" PRId64 ": expected 1 to %d, or -1", wanted,
                                INT32_MAX / 2);
-    config->max_model_len = wanted > 0 ? (int32_t)wanted : derived;
+    int32_t unsaid = model_config_default_max_len(config->model, from_tokenizer);
+    config->max_model_len = wanted > 0 ? (int32_t)wanted : unsaid;
     if (wanted <= derived)
         return STATUS_OK;
     if (!config->options->allow_long_max_model_len)

@@ -12,6 +12,7 @@
     "\"vocab_size\":512,\"hidden_size\":64,\"intermediate_size\":128,\"num_hidden_layers\":3," \
     "\"num_attention_heads\":4"
 #define LLAMA "\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\"," SIZES
+#define GEMMA3 "\"architectures\":[\"Gemma3ForCausalLM\"],\"model_type\":\"gemma3_text\"," SIZES
 #define QWEN "\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\"," SIZES
 
 static struct model_config parse(const char *json)
@@ -222,6 +223,62 @@ static void rope_is_read_from_every_spelling(void **state)
     }
 }
 
+static void sliding_layers_may_have_a_rope_of_their_own(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json;
+        bool has_sliding;
+        enum rope_type full, sliding;
+        double full_theta, sliding_theta;
+    } rows[] = {
+        {"{" GEMMA3 "}", true, ROPE_DEFAULT, ROPE_DEFAULT, 1e6, 1e4},
+        {"{" GEMMA3 ",\"rope_theta\":2e6,\"rope_local_base_freq\":3e4,"
+         "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8}}",
+         true, ROPE_LINEAR, ROPE_DEFAULT, 2e6, 3e4},
+        {"{" GEMMA3 ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\","
+         "\"factor\":8,\"rope_theta\":5e5},\"sliding_attention\":{\"rope_type\":\"default\","
+         "\"rope_theta\":7e3}}}",
+         true, ROPE_LINEAR, ROPE_DEFAULT, 5e5, 7e3},
+        {"{" LLAMA ",\"rope_theta\":5e5}", false, ROPE_DEFAULT, ROPE_DEFAULT, 5e5, 0},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct model_config config = parse(rows[i].json);
+        assert_int_equal(config.has_sliding_rope, rows[i].has_sliding);
+        assert_int_equal(config.rope.type, rows[i].full);
+        assert_true(config.rope.theta == rows[i].full_theta);
+        if (rows[i].has_sliding) {
+            assert_int_equal(config.sliding_rope.type, rows[i].sliding);
+            assert_true(config.sliding_rope.theta == rows[i].sliding_theta);
+            assert_true(config.sliding_rope.factor == 1);
+        }
+        model_config_deinit(&config);
+    }
+}
+
+static void lists_and_nulls_are_told_from_absent_keys(void **state)
+{
+    (void)state;
+    struct model_config config = parse("{" LLAMA ",\"list\":[0,2],\"cap\":null,\"odd\":[1,\"2\"]}");
+    struct error err = {0};
+    int32_t *list = NULL, count = 0;
+    assert_int_equal(hf_config_get_ints(&config, "list", 0, 2, &list, &count, &err), STATUS_OK);
+    assert_int_equal(count, 2);
+    assert_true(list[0] == 0 && list[1] == 2);
+    free(list);
+    list = NULL;
+    assert_int_equal(hf_config_get_ints(&config, "none", 0, 2, &list, &count, &err), STATUS_OK);
+    assert_null(list);
+    assert_int_equal(hf_config_get_ints(&config, "list", 0, 1, &list, &count, &err),
+                     STATUS_INVALID);
+    assert_non_null(strstr(err.message, "a list of integers from 0 to 1"));
+    assert_int_equal(hf_config_get_ints(&config, "odd", 0, 9, &list, &count, &err), STATUS_INVALID);
+    assert_true(hf_config_is_null(&config, "cap"));
+    assert_false(hf_config_is_null(&config, "list"));
+    assert_false(hf_config_is_null(&config, "none"));
+    model_config_deinit(&config);
+}
+
 static void longrope_keeps_its_factors(void **state)
 {
     (void)state;
@@ -415,7 +472,7 @@ static void malformed_configurations_are_refused_by_key(void **state)
          "\"short_factor\":[1],\"long_factor\":[1]}}",
          STATUS_INVALID, "expected a list of 8 numbers"},
         {"{" LLAMA ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":3e6},"
-         "\"sliding_attention\":{\"rope_theta\":1e4}}}",
+         "\"linear_attention\":{\"rope_theta\":1e4}}}",
          STATUS_UNSUPPORTED, "differ between layer types"},
         {"{" LLAMA ",\"eos_token_id\":\"2\"}", STATUS_INVALID, "\"eos_token_id\" is \"2\""},
         {"{" LLAMA ",\"eos_token_id\":[1,[2]]}", STATUS_INVALID, "\"eos_token_id\" is a list"},
@@ -588,6 +645,8 @@ int main(void)
         cmocka_unit_test(every_fixture_model_loads_with_its_facts),
         cmocka_unit_test(the_demo_model_brings_sampling_defaults_and_two_ends),
         cmocka_unit_test(rope_is_read_from_every_spelling),
+        cmocka_unit_test(sliding_layers_may_have_a_rope_of_their_own),
+        cmocka_unit_test(lists_and_nulls_are_told_from_absent_keys),
         cmocka_unit_test(longrope_keeps_its_factors),
         cmocka_unit_test(windows_follow_layer_types_or_the_family),
         cmocka_unit_test(the_derived_length_follows_keys_tokenizer_and_rope),

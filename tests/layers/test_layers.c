@@ -48,7 +48,7 @@ static void rms_norm_gives_the_published_values(void **state)
         x[i] = (float)sin(0.37 * i + 0.1);
         weight[i] = (float)sin(0.37 * i + 0.5);
     }
-    const struct rms_norm norm = {weight, 8, 1e-6f};
+    const struct rms_norm norm = {{weight, 1e-6f, 0}, 8};
     struct forward fwd = {.dev = &fixture->dev, .num_tokens = 1};
     struct tensor tensor = tensor_2d(x, DTYPE_F32, 1, 8);
     rms_norm_forward(&norm, &fwd, tensor, tensor);
@@ -62,7 +62,8 @@ static void gated_mlp_multiplies_gated_and_up_within_its_scratch(void **state)
     struct fixture *fixture = *state;
     const struct weights root = {.store = &fixture->store};
     struct weights w = weights_at(&root, "mlp");
-    const struct gated_mlp_options options = {HIDDEN, INNER, true, "silu"};
+    const struct gated_mlp_options options = {
+        .hidden_size = HIDDEN, .intermediate_size = INNER, .has_bias = true, .hidden_act = "silu"};
     struct gated_mlp mlp;
     struct error err = {0};
     assert_int_equal(gated_mlp_load(&mlp, &w, &options, &err), STATUS_OK);
@@ -76,7 +77,8 @@ static void gated_mlp_multiplies_gated_and_up_within_its_scratch(void **state)
         for (int i = 0; i < HIDDEN; i++)
             before[t][i] = x[t][i] = (float)(10 * sin(t + i));
     }
-    gated_mlp_forward(&mlp, &fwd, tensor_2d(x, DTYPE_F32, TOKENS, HIDDEN));
+    struct tensor hidden = tensor_2d(x, DTYPE_F32, TOKENS, HIDDEN);
+    gated_mlp_forward(&mlp, &fwd, hidden, hidden);
     assert_int_equal(fwd.workspace.used_bytes, 0);
     const struct weight *gate_up = &mlp.gate_up_proj.weight, *down = &mlp.down_proj.weight;
     const float *gu = gate_up->data, *d = down->data;
@@ -102,11 +104,12 @@ static void another_activation_is_refused_by_name(void **state)
 {
     struct fixture *fixture = *state;
     const struct weights w = {.store = &fixture->store};
-    const struct gated_mlp_options options = {8, 8, false, "gelu_pytorch_tanh"};
+    const struct gated_mlp_options options = {
+        .hidden_size = 8, .intermediate_size = 8, .hidden_act = "gelu"};
     struct gated_mlp mlp;
     struct error err = {0};
     assert_int_equal(gated_mlp_load(&mlp, &w, &options, &err), STATUS_UNSUPPORTED);
-    assert_non_null(strstr(err.message, "gelu_pytorch_tanh"));
+    assert_non_null(strstr(err.message, "\"gelu\""));
     assert_string_equal(err.field, "hidden_act");
 }
 
@@ -117,7 +120,7 @@ static void a_tied_head_multiplies_by_the_embedding(void **state)
     struct embedding embedding;
     struct lm_head tied, own;
     struct error err = {0};
-    assert_int_equal(embedding_load(&embedding, &w, "embed_tokens", 7, 4, &err), STATUS_OK);
+    assert_int_equal(embedding_load(&embedding, &w, "embed_tokens", 7, 4, 1, &err), STATUS_OK);
     assert_int_equal(lm_head_load(&tied, &w, &embedding, true, &err), STATUS_OK);
     assert_int_equal(lm_head_load(&own, &w, &embedding, false, &err), STATUS_OK);
     assert_memory_equal(tied.proj.weight.data, embedding.table.data, 7 * 4 * sizeof(float));
@@ -143,13 +146,13 @@ static void attention_loads_norms_and_biases_only_where_asked(void **state)
     assert_int_equal(attention.o_proj.weight.in_features, 32);
     assert_non_null(attention.qkv_proj.parts[2].weight.bias);
     assert_null(attention.o_proj.weight.bias);
-    assert_null(attention.q_norm.weight);
+    assert_null(attention.q_norm.params.weight);
     assert_true(fabs(attention.scale - 1 / sqrt(8.0)) < 1e-7);
-    options.has_qk_norm = true;
+    options.qk_norm = QK_NORM_HEADS;
     options.has_o_bias = true;
     assert_int_equal(attention_load(&attention, &w, &options, &err), STATUS_OK);
     assert_int_equal(attention.q_norm.size, 8);
-    assert_non_null(attention.k_norm.weight);
+    assert_non_null(attention.k_norm.params.weight);
     assert_non_null(attention.o_proj.weight.bias);
     assert_int_equal(attention_scratch_bytes(&attention, DTYPE_F32, 10),
                      (2 * 32 + 2 * 16) * 10 * sizeof(float));

@@ -16,8 +16,9 @@
 
 enum { MAX_TOKENS = 32, BLOCK_SIZE = 8, NUM_BLOCKS = 4 };
 
-static const char *const MODELS[] = {"llama",         "llama_bias_tied", "mistral",   "qwen2",
-                                     "qwen2_sliding", "qwen3",           "qwen3_tied"};
+static const char *const MODELS[] = {
+    "llama",      "llama_bias_tied", "mistral",     "qwen2", "qwen2_sliding", "qwen3",
+    "qwen3_tied", "gemma2",          "gemma3_text", "phi3",  "phi3_longrope", "olmo2"};
 
 /** A model and all that one step of one sequence needs. */
 struct bench {
@@ -175,18 +176,20 @@ static void check_model(const char *name, enum cpu_isa isa)
     struct safetensors file;
     struct error err = {0};
     assert_int_equal(safetensors_open(&file, path, &err), STATUS_OK);
-    enum { NUM_LAYERS = 3 };
-    for (int32_t layers = 1; layers <= NUM_LAYERS; layers++) {
+    struct model_config config;
+    assert_int_equal(model_config_load(&config, dir, "vllm", NULL, &err), STATUS_OK);
+    int32_t num_layers = config.num_hidden_layers;
+    model_config_deinit(&config);
+    for (int32_t layers = 1; layers <= num_layers; layers++) {
         struct bench bench;
-        bench_start(&bench, dir, isa, layers == NUM_LAYERS ? 0 : layers);
+        bench_start(&bench, dir, isa, layers == num_layers ? 0 : layers);
         const struct model_class *class = bench.model.class;
         class->embed(&bench.model, &bench.fwd, bench.residual);
         expect_tensor(bench.residual, &file, "embed", 0);
         class->forward(&bench.model, &bench.fwd, bench.hidden, bench.residual);
         snprintf(tensor, sizeof(tensor), "layer.%d", layers - 1);
         expect_tensor(bench.residual, &file, tensor, 0);
-        if (layers == NUM_LAYERS) {
-            assert_int_equal(bench.config.num_hidden_layers, NUM_LAYERS);
+        if (layers == num_layers) {
             expect_tensor(bench.hidden, &file, "final_norm", 0);
             class->compute_logits(&bench.model, &bench.fwd, bench.logits, bench.hidden);
             expect_tensor(bench.logits, &file, "logits", 1e-3);

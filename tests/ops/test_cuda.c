@@ -189,11 +189,12 @@ static void rows_are_gathered_exactly(void **state)
         struct tensor gpu_table = matrix_to_gpu(b, table, 11, n);
         struct tensor out = matrix_to_gpu(b, floats(b, NUM_ROWS * n), NUM_ROWS, n);
         struct tensor out2 = matrix_to_gpu(b, floats(b, NUM_ROWS * n), NUM_ROWS, n);
-        op_embedding(&b->gpu, out, gpu_table, gpu_ids);
+        op_embedding(&b->gpu, out, gpu_table, gpu_ids, 2.0f); // exact in bfloat16
         op_gather_rows(&b->gpu, out2, gpu_table, gpu_ids);
         const float *got = from_gpu(b, out), *got2 = from_gpu(b, out2);
         for (int r = 0; r < NUM_ROWS; r++) {
-            assert_close(got + r * n, table + ids[r] * n, n, 0, 0, "embedding");
+            for (int64_t j = 0; j < n; j++)
+                assert_true(got[r * n + j] == 2 * table[ids[r] * n + j]);
             assert_close(got2 + r * n, table + ids[r] * n, n, 0, 0, "gather_rows");
         }
         release(b, gpu_table.data);
@@ -214,18 +215,20 @@ static void norms_and_activations_are_right(void **state)
         struct tensor gpu_residual = matrix_to_gpu(b, residual, NUM_ROWS, n);
         struct tensor out = matrix_to_gpu(b, floats(b, size), NUM_ROWS, n);
         float *expected = floats(b, size);
-        op_rms_norm(&b->gpu, out, gpu_x, gpu_weight, eps);
+        const struct norm_params norm = {weight, eps, i % 2 ? 1.0f : 0.0f};
+        const struct norm_params gpu_norm = {gpu_weight, eps, norm.weight_offset};
+        op_rms_norm(&b->gpu, out, gpu_x, gpu_norm);
         op_rms_norm(&b->cpu, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n),
-                    tensor_2d(x, DTYPE_F32, NUM_ROWS, n), weight, eps);
+                    tensor_2d(x, DTYPE_F32, NUM_ROWS, n), norm);
         assert_close(from_gpu(b, out), expected, size, ROUNDING, 1e-5, "rms_norm");
 
         // The sum is rounded before it is normalised.
-        op_add_rms_norm(&b->gpu, gpu_x, gpu_residual, gpu_weight, eps);
+        op_add_rms_norm(&b->gpu, gpu_x, gpu_residual, gpu_norm);
         for (int64_t j = 0; j < size; j++)
             residual[j] = bf16_to_f32(f32_to_bf16(residual[j] + x[j]));
         assert_close(from_gpu(b, gpu_residual), residual, size, 0, 0, "residual");
         op_rms_norm(&b->cpu, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n),
-                    tensor_2d(residual, DTYPE_F32, NUM_ROWS, n), weight, eps);
+                    tensor_2d(residual, DTYPE_F32, NUM_ROWS, n), norm);
         assert_close(from_gpu(b, gpu_x), expected, size, ROUNDING, 1e-5, "add_rms_norm");
 
         float *gate_up = randoms(b, 2 * size);
@@ -236,6 +239,10 @@ static void norms_and_activations_are_right(void **state)
         op_silu_and_mul(&b->cpu, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n),
                         tensor_2d(gate_up, DTYPE_F32, NUM_ROWS, 2 * n));
         assert_close(from_gpu(b, out), expected, size, ROUNDING, 1e-5, "silu_and_mul");
+        op_gelu_and_mul(&b->gpu, out, gpu_gate_up);
+        op_gelu_and_mul(&b->cpu, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n),
+                        tensor_2d(gate_up, DTYPE_F32, NUM_ROWS, 2 * n));
+        assert_close(from_gpu(b, out), expected, size, ROUNDING, 1e-4, "gelu_and_mul");
         release(b, gpu_weight);
         release(b, gpu_x.data);
         release(b, gpu_residual.data);
@@ -243,6 +250,80 @@ static void norms_and_activations_are_right(void **state)
         release(b, gpu_gate_up.data);
         arena_reset(&b->arena);
     }
+}
+
+static void norms_behind_blocks_are_right(void **state)
+{
+    struct bench *b = bench_of(state);
+    for (size_t i = 0; i < ARRAY_LEN(row_sizes); i++) {
+        int64_t n = row_sizes[i], size = NUM_ROWS * n;
+        float *x = randoms(b, size), *residual = randoms(b, size), *normed = floats(b, size);
+        float *expected = floats(b, size);
+        const struct norm_params post = {randoms(b, n), eps, 1.0f},
+                                 pre = {randoms(b, n), eps, 0.0f};
+        const struct norm_params gpu_post = {bf16_to_gpu(b, post.weight, n), eps, 1.0f};
+        struct norm_params gpu_pre = {bf16_to_gpu(b, pre.weight, n), eps, 0.0f};
+        for (int has_pre = 1; has_pre >= 0; has_pre--) {
+            struct tensor gpu_x = matrix_to_gpu(b, x, NUM_ROWS, n);
+            struct tensor gpu_residual = matrix_to_gpu(b, residual, NUM_ROWS, n);
+            void *weight = (void *)(uintptr_t)gpu_pre.weight;
+            gpu_pre.weight = has_pre ? weight : NULL;
+            op_add_post_norm(&b->gpu, gpu_x, gpu_residual, gpu_post, gpu_pre);
+            op_rms_norm(&b->cpu, tensor_2d(normed, DTYPE_F32, NUM_ROWS, n),
+                        tensor_2d(x, DTYPE_F32, NUM_ROWS, n), post);
+            float *sum = from_gpu(b, gpu_residual);
+            for (int64_t j = 0; j < size; j++) // two roundings: of the norm, of the sum
+                normed[j] += residual[j];
+            assert_close(sum, normed, size, ROUNDING, 4 * ROUNDING, "add_post_norm residual");
+            op_rms_norm(&b->cpu, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n),
+                        tensor_2d(sum, DTYPE_F32, NUM_ROWS, n), pre);
+            if (has_pre)
+                assert_close(from_gpu(b, gpu_x), expected, size, ROUNDING, 1e-5, "add_post_norm");
+            release(b, gpu_x.data);
+            release(b, gpu_residual.data);
+            if (!has_pre)
+                release(b, weight);
+        }
+        release(b, (void *)(uintptr_t)gpu_post.weight);
+        arena_reset(&b->arena);
+    }
+}
+
+static void columns_are_normalised_in_place(void **state)
+{
+    struct bench *b = bench_of(state);
+    enum { COLS = 64, GAP = 24, STRIDE = COLS + 2 * GAP };
+    float *x = randoms(b, NUM_ROWS * STRIDE);
+    const struct norm_params norm = {randoms(b, COLS), eps, 0.0f};
+    const struct norm_params gpu_norm = {bf16_to_gpu(b, norm.weight, COLS), eps, 0.0f};
+    struct tensor all = matrix_to_gpu(b, x, NUM_ROWS, STRIDE);
+    op_rms_norm(&b->gpu, tensor_columns(all, GAP, COLS), tensor_columns(all, GAP, COLS), gpu_norm);
+    struct tensor columns = tensor_columns(tensor_2d(x, DTYPE_F32, NUM_ROWS, STRIDE), GAP, COLS);
+    op_rms_norm(&b->cpu, columns, columns, norm);
+    const float *got = from_gpu(b, all);
+    for (int r = 0; r < NUM_ROWS; r++) {
+        const float *row = x + r * STRIDE, *got_row = got + r * STRIDE;
+        assert_close(got_row, row, GAP, 0, 0, "before the columns");
+        assert_close(got_row + GAP, row + GAP, COLS, ROUNDING, 1e-5, "rms_norm of columns");
+        assert_close(got_row + GAP + COLS, row + GAP + COLS, GAP, 0, 0, "behind the columns");
+    }
+    release(b, all.data);
+    release(b, (void *)(uintptr_t)gpu_norm.weight);
+}
+
+static void logits_are_capped_softly(void **state)
+{
+    struct bench *b = bench_of(state);
+    enum { COLS = 1003 };
+    float *x = randoms(b, NUM_ROWS * COLS);
+    for (int i = 0; i < NUM_ROWS * COLS; i++)
+        x[i] *= 20;
+    struct tensor cpu = tensor_2d(x, DTYPE_F32, NUM_ROWS, COLS), gpu = cpu;
+    gpu.data = to_gpu(b, x, NUM_ROWS * COLS * sizeof(float));
+    op_soft_cap(&b->gpu, gpu, 30);
+    op_soft_cap(&b->cpu, cpu, 30);
+    assert_close(from_gpu(b, gpu), x, NUM_ROWS * COLS, 2e-6, 1e-6, "soft_cap");
+    release(b, gpu.data);
 }
 
 // ---- Matrix multiplication -----------------------------------------------------------------
@@ -309,6 +390,7 @@ struct attention_case {
     int32_t num_heads, num_kv_heads, head_dim, rot_dim;
     int32_t window, block_size;
     bool has_norm, is_fp8;
+    float softcap, norm_offset;
 };
 
 enum { NUM_SEQS = 5, MAX_LEN = 700 };
@@ -417,10 +499,13 @@ static void check_step(struct bench *b, struct attention_run *run, const int32_t
                                 .q_norm = run->q_norm,
                                 .k_norm = run->k_norm,
                                 .eps = eps,
+                                .norm_weight_offset = c->norm_offset,
                                 .cos_sin = run->cos_sin,
                                 .rot_dim = c->rot_dim};
-    struct attention_params attention = {
-        .scale = 1.0f / sqrtf((float)c->head_dim), .window = c->window, .num_heads = c->num_heads};
+    struct attention_params attention = {.scale = 1.0f / sqrtf((float)c->head_dim),
+                                         .window = c->window,
+                                         .num_heads = c->num_heads,
+                                         .softcap = c->softcap};
     op_prepare_qkv(&b->cpu, cpu_qkv, &run->cpu, &params, positions, slots);
     for (int64_t i = 0; i < num_real * cols; i++)
         qkv[i] = bf16_to_f32(f32_to_bf16(qkv[i])); // as the GPU keeps the queries
@@ -473,15 +558,28 @@ static void attention_is_right_for_prompts_chunks_decoding_and_mixtures(void **s
 {
     struct bench *b = bench_of(state);
     static const struct attention_case cases[] = {
-        {4, 2, 32, 32, 0, 16, true},          {32, 8, 128, 128, 0, 16, true},
-        {16, 8, 128, 128, 0, 16, true},       {6, 2, 64, 64, 0, 16, false},
-        {4, 1, 16, 16, 0, 16, true},          {8, 2, 64, 64, 32, 16, false},
-        {3, 3, 20, 10, 0, 8, false},          {28, 4, 128, 128, 45, 32, false},
-        {8, 1, 256, 256, 0, 16, true},        {12, 12, 96, 96, 0, 16, false},
-        {4, 2, 64, 32, 0, 16, true},          {40, 8, 128, 128, 100, 16, false},
-        {32, 8, 128, 128, 0, 16, true, true}, {6, 2, 64, 64, 0, 16, false, true},
-        {8, 1, 256, 256, 0, 16, true, true},  {28, 4, 128, 128, 45, 32, false, true},
-        {3, 3, 20, 10, 0, 8, false, true},    {4, 2, 32, 32, 0, 16, true, true},
+        {4, 2, 32, 32, 0, 16, true, false, 0, 0},
+        {32, 8, 128, 128, 0, 16, true, false, 0, 0},
+        {16, 8, 128, 128, 0, 16, true, false, 0, 0},
+        {6, 2, 64, 64, 0, 16, false, false, 0, 0},
+        {4, 1, 16, 16, 0, 16, true, false, 0, 0},
+        {8, 2, 64, 64, 32, 16, false, false, 0, 0},
+        {3, 3, 20, 10, 0, 8, false, false, 0, 0},
+        {28, 4, 128, 128, 45, 32, false, false, 0, 0},
+        {8, 1, 256, 256, 0, 16, true, false, 0, 0},
+        {12, 12, 96, 96, 0, 16, false, false, 0, 0},
+        {4, 2, 64, 32, 0, 16, true, false, 0, 0},
+        {40, 8, 128, 128, 100, 16, false, false, 0, 0},
+        {32, 8, 128, 128, 0, 16, true, true, 0, 0},
+        {6, 2, 64, 64, 0, 16, false, true, 0, 0},
+        {8, 1, 256, 256, 0, 16, true, true, 0, 0},
+        {28, 4, 128, 128, 45, 32, false, true, 0, 0},
+        {3, 3, 20, 10, 0, 8, false, true, 0, 0},
+        {4, 2, 32, 32, 0, 16, true, true, 0, 0},
+        {8, 4, 256, 256, 64, 16, false, false, 2, 0},
+        {4, 2, 128, 128, 0, 16, true, false, 3, 1},
+        {4, 1, 16, 16, 24, 16, true, false, 2, 1},
+        {8, 4, 128, 128, 0, 16, true, true, 3, 1},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct attention_run run;
@@ -546,10 +644,11 @@ static void a_recording_runs_over_what_memory_holds_then(void **state)
     enum { N = 64 };
     float *first = randoms(b, N), *second = randoms(b, N), *weight = randoms(b, N);
     void *gpu_weight = bf16_to_gpu(b, weight, N);
+    const struct norm_params norm = {gpu_weight, eps, 0}, cpu_norm = {weight, eps, 0};
     struct tensor x = matrix_to_gpu(b, first, 1, N), out = matrix_to_gpu(b, first, 1, N);
-    op_rms_norm(dev, out, x, gpu_weight, eps);
+    op_rms_norm(dev, out, x, norm);
     dev->ops.record_begin(dev);
-    op_rms_norm(dev, out, x, gpu_weight, eps);
+    op_rms_norm(dev, out, x, norm);
     void *recording = dev->ops.record_end(dev);
     assert_non_null(recording);
     void *other = bf16_to_gpu(b, second, N);
@@ -559,7 +658,7 @@ static void a_recording_runs_over_what_memory_holds_then(void **state)
     dev->ops.replay(dev, recording);
     float *expected = floats(b, N);
     op_rms_norm(&b->cpu, tensor_2d(expected, DTYPE_F32, 1, N), tensor_2d(second, DTYPE_F32, 1, N),
-                weight, eps);
+                cpu_norm);
     assert_close(from_gpu(b, out), expected, N, ROUNDING, 1e-5, "replayed rms_norm");
     dev->ops.free_recording(dev, recording);
     release(b, gpu_weight);
@@ -589,6 +688,9 @@ int main(void)
         cmocka_unit_test(copies_bring_back_what_they_took),
         cmocka_unit_test(rows_are_gathered_exactly),
         cmocka_unit_test(norms_and_activations_are_right),
+        cmocka_unit_test(norms_behind_blocks_are_right),
+        cmocka_unit_test(columns_are_normalised_in_place),
+        cmocka_unit_test(logits_are_capped_softly),
         cmocka_unit_test(products_are_right_whatever_the_shape),
         cmocka_unit_test(attention_is_right_for_prompts_chunks_decoding_and_mixtures),
         cmocka_unit_test(greedy_draws_take_the_first_of_the_largest),

@@ -132,12 +132,14 @@ static void check_embedding(struct bench *b)
     static const int32_t ids[NUM_ROWS] = {0, 10, 3, 3, 7};
     for (size_t d = 0; d < ARRAY_LEN(dtypes); d++) {
         for (size_t i = 0; i < ARRAY_LEN(row_sizes); i++) {
+            float scale = i % 2 ? 1.0f : 33.75f;
             int64_t n = row_sizes[i];
             void *data = random_elements(b, dtypes[d], 11 * n, 2);
             struct tensor table = tensor_2d(data, dtypes[d], 11, n);
             float *expected = floats(b, NUM_ROWS * n), *out = floats(b, NUM_ROWS * n);
-            op_embedding(&b->reference, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n), table, ids);
-            op_embedding(&b->many, tensor_2d(out, DTYPE_F32, NUM_ROWS, n), table, ids);
+            op_embedding(&b->reference, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n), table, ids,
+                         scale);
+            op_embedding(&b->many, tensor_2d(out, DTYPE_F32, NUM_ROWS, n), table, ids, scale);
             assert_same_bits(out, expected, NUM_ROWS * n, "embedding");
         }
     }
@@ -150,12 +152,12 @@ static void check_norms(struct bench *b)
         float *x = random_floats(b, size), *weight = random_floats(b, n);
         float *expected = floats(b, size), *out = floats(b, size), *row = floats(b, n);
         struct tensor in = tensor_2d(x, DTYPE_F32, NUM_ROWS, n);
-        op_rms_norm(&b->reference, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n), in, weight, eps);
-        op_rms_norm(&b->many, tensor_2d(out, DTYPE_F32, NUM_ROWS, n), in, weight, eps);
+        const struct norm_params norm = {weight, eps, i % 2 ? 1.0f : 0.0f};
+        op_rms_norm(&b->reference, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n), in, norm);
+        op_rms_norm(&b->many, tensor_2d(out, DTYPE_F32, NUM_ROWS, n), in, norm);
         assert_close(out, expected, size, 1e-6, 0.1, "rms_norm");
         for (int64_t r = 0; r < NUM_ROWS; r++) {
-            op_rms_norm(&b->one, tensor_2d(row, DTYPE_F32, 1, n), tensor_rows(in, r, 1), weight,
-                        eps);
+            op_rms_norm(&b->one, tensor_2d(row, DTYPE_F32, 1, n), tensor_rows(in, r, 1), norm);
             assert_same_bits(row, out + r * n, n, "rms_norm alone");
         }
 
@@ -164,10 +166,61 @@ static void check_norms(struct bench *b)
         for (int64_t j = 0; j < size; j++)
             sum[j] = residual[j] + x[j];
         op_rms_norm(&b->one, tensor_2d(out, DTYPE_F32, NUM_ROWS, n),
-                    tensor_2d(sum, DTYPE_F32, NUM_ROWS, n), weight, eps);
-        op_add_rms_norm(&b->many, in, tensor_2d(residual, DTYPE_F32, NUM_ROWS, n), weight, eps);
+                    tensor_2d(sum, DTYPE_F32, NUM_ROWS, n), norm);
+        op_add_rms_norm(&b->many, in, tensor_2d(residual, DTYPE_F32, NUM_ROWS, n), norm);
         assert_same_bits(residual, sum, size, "add_rms_norm residual");
         assert_same_bits(x, out, size, "add_rms_norm");
+    }
+}
+
+/** add_post_norm is a norm, an addition and, where it is asked for, another norm. */
+static void check_post_norm(struct bench *b)
+{
+    for (size_t i = 0; i < ARRAY_LEN(row_sizes); i++) {
+        int64_t n = row_sizes[i], size = NUM_ROWS * n;
+        float *x = random_floats(b, size), *residual = random_floats(b, size);
+        const struct norm_params post = {random_floats(b, n), eps, 1.0f};
+        const struct norm_params pre = {random_floats(b, n), eps, 0.0f}, none = {0};
+        float *normed = floats(b, size), *sum = floats(b, size), *out = floats(b, size);
+        op_rms_norm(&b->one, tensor_2d(normed, DTYPE_F32, NUM_ROWS, n),
+                    tensor_2d(x, DTYPE_F32, NUM_ROWS, n), post);
+        for (int64_t j = 0; j < size; j++)
+            sum[j] = residual[j] + normed[j];
+        op_rms_norm(&b->one, tensor_2d(out, DTYPE_F32, NUM_ROWS, n),
+                    tensor_2d(sum, DTYPE_F32, NUM_ROWS, n), pre);
+        float *again = arena_array(&b->arena, float, size),
+              *x2 = arena_array(&b->arena, float, size);
+        memcpy(again, residual, (size_t)size * sizeof(float));
+        memcpy(x2, x, (size_t)size * sizeof(float));
+        op_add_post_norm(&b->many, tensor_2d(x, DTYPE_F32, NUM_ROWS, n),
+                         tensor_2d(residual, DTYPE_F32, NUM_ROWS, n), post, pre);
+        assert_same_bits(residual, sum, size, "add_post_norm residual");
+        assert_same_bits(x, out, size, "add_post_norm");
+        op_add_post_norm(&b->many, tensor_2d(x2, DTYPE_F32, NUM_ROWS, n),
+                         tensor_2d(again, DTYPE_F32, NUM_ROWS, n), post, none);
+        assert_same_bits(again, sum, size, "add_post_norm without a second norm");
+    }
+}
+
+/** Columns of a wider matrix, in place; what stands beside them stays. */
+static void check_strided_norm(struct bench *b)
+{
+    enum { COLS = 37, GAP = 6, STRIDE = COLS + 2 * GAP };
+    float *x = random_floats(b, NUM_ROWS * STRIDE), *before = floats(b, NUM_ROWS * STRIDE);
+    float *dense = floats(b, NUM_ROWS * COLS);
+    const struct norm_params norm = {random_floats(b, COLS), eps, 0.0f};
+    memcpy(before, x, NUM_ROWS * STRIDE * sizeof(float));
+    for (int64_t r = 0; r < NUM_ROWS; r++)
+        memcpy(dense + r * COLS, x + r * STRIDE + GAP, COLS * sizeof(float));
+    struct tensor columns = tensor_columns(tensor_2d(x, DTYPE_F32, NUM_ROWS, STRIDE), GAP, COLS);
+    op_rms_norm(&b->many, columns, columns, norm);
+    struct tensor rows = tensor_2d(dense, DTYPE_F32, NUM_ROWS, COLS);
+    op_rms_norm(&b->one, rows, rows, norm);
+    for (int64_t r = 0; r < NUM_ROWS; r++) {
+        assert_same_bits(x + r * STRIDE + GAP, dense + r * COLS, COLS, "rms_norm of columns");
+        assert_same_bits(x + r * STRIDE, before + r * STRIDE, GAP, "before the columns");
+        assert_same_bits(x + r * STRIDE + GAP + COLS, before + r * STRIDE + GAP + COLS, GAP,
+                         "behind the columns");
     }
 }
 
@@ -176,6 +229,7 @@ struct qkv_case {
     int32_t num_heads, num_kv_heads, head_dim, rot_dim;
     bool has_norm;
     enum dtype dtype; // of the cache
+    float norm_weight_offset;
 };
 
 /** The cache filled with NaN: a key that must not be read shows. */
@@ -226,7 +280,7 @@ static void expect_head(double *out, const float *x, const struct qkv_case *c, c
         sum += (double)x[i] * x[i];
     double scale = 1 / sqrt(sum / c->head_dim + (double)eps);
     for (int32_t i = 0; i < c->head_dim; i++)
-        out[i] = norm ? x[i] * scale * norm[i] : x[i];
+        out[i] = norm ? x[i] * scale * (c->norm_weight_offset + norm[i]) : x[i];
     int32_t half = c->rot_dim / 2;
     for (int32_t i = 0; i < half; i++) {
         double first = out[i], second = out[half + i];
@@ -252,6 +306,7 @@ static void check_qkv_case(struct bench *b, const struct qkv_case *c)
         .q_norm = c->has_norm ? random_floats(b, dim) : NULL,
         .k_norm = c->has_norm ? random_floats(b, dim) : NULL,
         .eps = eps,
+        .norm_weight_offset = c->norm_weight_offset,
         .cos_sin = random_floats(b, QKV_POSITIONS * (int64_t)c->rot_dim + 1),
         .rot_dim = c->rot_dim,
     };
@@ -308,16 +363,18 @@ static void check_qkv_case(struct bench *b, const struct qkv_case *c)
 static void check_prepare_qkv(struct bench *b)
 {
     static const struct qkv_case cases[] = {
-        {3, 3, 4, 4, true, DTYPE_F32},       {3, 1, 20, 10, true, DTYPE_BF16},
-        {2, 1, 96, 32, false, DTYPE_F16},    {300, 100, 128, 128, true, DTYPE_BF16},
-        {4, 2, 11, 0, false, DTYPE_BF16},    {2, 2, 8, 8, false, DTYPE_F32},
-        {4, 2, 33, 22, true, DTYPE_F8_E4M3},
+        {3, 3, 4, 4, true, DTYPE_F32, 0},       {3, 1, 20, 10, true, DTYPE_BF16, 0},
+        {2, 1, 96, 32, false, DTYPE_F16, 0},    {300, 100, 128, 128, true, DTYPE_BF16, 0},
+        {4, 2, 11, 0, false, DTYPE_BF16, 0},    {2, 2, 8, 8, false, DTYPE_F32, 0},
+        {4, 2, 33, 22, true, DTYPE_F8_E4M3, 0}, {4, 2, 21, 8, true, DTYPE_F32, 1},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
         check_qkv_case(b, &cases[i]);
 }
 
-static void check_silu_and_mul(struct bench *b)
+typedef void act_and_mul(struct device *dev, struct tensor out, struct tensor gate_up);
+
+static void check_act_and_mul(struct bench *b, act_and_mul *op, const char *what)
 {
     for (size_t i = 0; i < ARRAY_LEN(row_sizes); i++) {
         int64_t n = row_sizes[i], size = NUM_ROWS * n;
@@ -326,13 +383,36 @@ static void check_silu_and_mul(struct bench *b)
             in[j] *= j % 5 == 0 ? 60.0f : 1.0f; // far into both tails
         float *expected = floats(b, size), *out = floats(b, size), *row = floats(b, n);
         struct tensor gate_up = tensor_2d(in, DTYPE_F32, NUM_ROWS, 2 * n);
-        op_silu_and_mul(&b->reference, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n), gate_up);
-        op_silu_and_mul(&b->many, tensor_2d(out, DTYPE_F32, NUM_ROWS, n), gate_up);
-        assert_close(out, expected, size, 6e-7, 1e-36, "silu_and_mul");
+        op(&b->reference, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n), gate_up);
+        op(&b->many, tensor_2d(out, DTYPE_F32, NUM_ROWS, n), gate_up);
+        // The reference's double precision rounds the far negative tail of gelu away.
+        assert_close(out, expected, size, 1e-6, op == op_gelu_and_mul ? 1.0 : 1e-36, what);
         for (int64_t r = 0; r < NUM_ROWS; r++) {
-            op_silu_and_mul(&b->one, tensor_2d(row, DTYPE_F32, 1, n), tensor_rows(gate_up, r, 1));
-            assert_same_bits(row, out + r * n, n, "silu_and_mul alone");
+            op(&b->one, tensor_2d(row, DTYPE_F32, 1, n), tensor_rows(gate_up, r, 1));
+            assert_same_bits(row, out + r * n, n, what);
         }
+    }
+}
+
+static void check_activations(struct bench *b)
+{
+    check_act_and_mul(b, op_silu_and_mul, "silu_and_mul");
+    check_act_and_mul(b, op_gelu_and_mul, "gelu_and_mul");
+}
+
+static void check_soft_cap(struct bench *b)
+{
+    for (size_t i = 0; i < ARRAY_LEN(row_sizes); i++) {
+        int64_t n = row_sizes[i], size = NUM_ROWS * n;
+        float *x = random_floats(b, size), *expected = floats(b, size), *row = floats(b, n);
+        for (int64_t j = 0; j < size; j++)
+            expected[j] = x[j] *= j % 3 == 0 ? 40.0f : j % 3 == 1 ? 1.0f : 0.01f;
+        memcpy(row, x + n, (size_t)n * sizeof(float));
+        op_soft_cap(&b->reference, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n), 30);
+        op_soft_cap(&b->many, tensor_2d(x, DTYPE_F32, NUM_ROWS, n), 30);
+        op_soft_cap(&b->one, tensor_2d(row, DTYPE_F32, 1, n), 30);
+        assert_close(x, expected, size, 5e-7, 1e-6, "soft_cap");
+        assert_same_bits(row, x + n, n, "soft_cap alone");
     }
 }
 
@@ -432,6 +512,7 @@ struct attention_case {
     int32_t num_heads, num_kv_heads, head_dim;
     enum dtype dtype;
     int32_t window;
+    float softcap;
 };
 
 enum { NUM_SEQS = 4, SEQ_GAP = 4 };
@@ -507,6 +588,7 @@ static void run_step(struct bench *b, struct device *dev, const struct attention
     float *step_out = floats(b, batch.num_tokens * cols);
     struct attention_params params = {.scale = 1.0f / sqrtf((float)shape->head_dim),
                                       .window = shape->window,
+                                      .softcap = shape->softcap,
                                       .num_heads = shape->num_heads};
     op_attention(dev, tensor_2d(step_out, DTYPE_F32, batch.num_tokens, cols),
                  tensor_columns(steps, 0, cols), cache, &batch, &params);
@@ -538,10 +620,12 @@ static float *run_layout(struct bench *b, struct device *dev, const struct atten
 static void check_attention(struct bench *b)
 {
     static const struct attention_case cases[] = {
-        {4, 2, 32, DTYPE_F32, 0},     {4, 2, 32, DTYPE_BF16, 0},     {6, 1, 64, DTYPE_F16, 0},
-        {3, 3, 20, DTYPE_F32, 0},     {2, 1, 13, DTYPE_BF16, 11},    {4, 2, 16, DTYPE_F32, 32},
-        {2, 2, 128, DTYPE_BF16, 1},   {8, 2, 40, DTYPE_F16, 45},     {50, 1, 8, DTYPE_F32, 0},
-        {4, 2, 64, DTYPE_F8_E4M3, 0}, {3, 1, 21, DTYPE_F8_E4M3, 40},
+        {4, 2, 32, DTYPE_F32, 0, 0},      {4, 2, 32, DTYPE_BF16, 0, 0},
+        {6, 1, 64, DTYPE_F16, 0, 0},      {3, 3, 20, DTYPE_F32, 0, 0},
+        {2, 1, 13, DTYPE_BF16, 11, 0},    {4, 2, 16, DTYPE_F32, 32, 0},
+        {2, 2, 128, DTYPE_BF16, 1, 0},    {8, 2, 40, DTYPE_F16, 45, 0},
+        {50, 1, 8, DTYPE_F32, 0, 0},      {4, 2, 64, DTYPE_F8_E4M3, 0, 0},
+        {3, 1, 21, DTYPE_F8_E4M3, 40, 0}, {4, 2, 24, DTYPE_F32, 19, 2},
     };
     static const struct layout layouts[] = {
         {16, 256, true, true}, {16, 1, false, false}, {8, 7, true, false},
@@ -575,8 +659,11 @@ static const struct {
     {"alloc, free, copies, synchronize", check_memory},
     {"embedding", check_embedding},
     {"rms_norm, add_rms_norm", check_norms},
+    {"rms_norm of columns", check_strided_norm},
+    {"add_post_norm", check_post_norm},
     {"prepare_qkv", check_prepare_qkv},
-    {"silu_and_mul", check_silu_and_mul},
+    {"silu_and_mul, gelu_and_mul", check_activations},
+    {"soft_cap", check_soft_cap},
     {"gather_rows", check_gather_rows},
     {"prepare_weight, matmul", check_matmul},
     {"attention", check_attention},
@@ -637,11 +724,13 @@ static void rms_norm_divides_by_the_root_of_the_mean_square(void **state)
     struct error err;
     assert_int_equal(cpu_device_init(&dev, CPU_ISA_AUTO, 1, &err), STATUS_OK);
     float x[] = {1, 7, 5, 5}, weight[] = {1, 2, -1, 0}; // mean square 25
-    op_rms_norm(&dev, tensor_2d(x, DTYPE_F32, 1, 4), tensor_2d(x, DTYPE_F32, 1, 4), weight, 0.0f);
+    op_rms_norm(&dev, tensor_2d(x, DTYPE_F32, 1, 4), tensor_2d(x, DTYPE_F32, 1, 4),
+                (struct norm_params){weight, 0.0f, 0.0f});
     static const float expected[] = {0.2f, 2.8f, -1.0f, 0.0f};
     assert_close(x, expected, 4, 1e-6, 1.0, "rms_norm");
     float y[] = {0, 0}; // eps keeps zero from dividing zero
-    op_rms_norm(&dev, tensor_2d(y, DTYPE_F32, 1, 2), tensor_2d(y, DTYPE_F32, 1, 2), weight, 1e-6f);
+    op_rms_norm(&dev, tensor_2d(y, DTYPE_F32, 1, 2), tensor_2d(y, DTYPE_F32, 1, 2),
+                (struct norm_params){weight, 1e-6f, 0.0f});
     assert_true(y[0] == 0 && y[1] == 0);
     device_deinit(&dev);
 }
@@ -672,8 +761,11 @@ static void no_rows_are_no_work(void **state)
     struct tensor none = tensor_2d(NULL, DTYPE_F32, 0, 8);
     struct weight w = {.form = WEIGHT_F32, .out_features = 8, .in_features = 8};
     op_matmul(&dev, none, none, &w);
-    op_rms_norm(&dev, none, none, NULL, eps);
-    op_add_rms_norm(&dev, none, none, NULL, eps);
+    const struct norm_params norm = {NULL, eps, 0.0f};
+    op_rms_norm(&dev, none, none, norm);
+    op_add_rms_norm(&dev, none, none, norm);
+    op_add_post_norm(&dev, none, none, norm, norm);
+    op_soft_cap(&dev, none, 1);
     op_gather_rows(&dev, none, none, NULL);
     device_deinit(&dev);
 }

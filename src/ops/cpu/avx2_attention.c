@@ -186,7 +186,10 @@ static void soften(const struct attention *a, struct tile_scratch *s, int32_t ro
         is_seen[i] = _mm256_castsi256_ps(
             _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(first), key),
                                 _mm256_cmpgt_epi32(_mm256_set1_epi32(end), key)));
-        score[i] = _mm256_blendv_ps(minus_infinity, _mm256_loadu_ps(probs + i * LANES), is_seen[i]);
+        score[i] = _mm256_loadu_ps(probs + i * LANES);
+        if (a->params->softcap > 0)
+            score[i] = soft_cap8(score[i], a->params->softcap);
+        score[i] = _mm256_blendv_ps(minus_infinity, score[i], is_seen[i]);
         max = _mm256_max_ps(max, score[i]);
     }
     float new_max = fmaxf(s->max[row], max_lanes(max));

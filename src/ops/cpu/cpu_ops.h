@@ -13,8 +13,8 @@ void cpu_ops_avx2(struct ops *ops);
 
 /** The parts of prepare_qkv() that instruction sets do in their own ways. */
 struct cpu_qkv_parts {
-    void (*head_rms_norm)(struct device *dev, struct tensor x, int32_t head_dim, const void *weight,
-                          float eps);
+    void (*head_rms_norm)(struct device *dev, struct tensor x, int32_t head_dim,
+                          struct norm_params norm);
     void (*kv_cache_write)(struct device *dev, const struct kv_cache *cache, struct tensor k,
                            struct tensor v, const int64_t *slot_mapping);
 };

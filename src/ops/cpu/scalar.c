@@ -77,7 +77,7 @@ static enum status scalar_prepare_weight(struct device *dev, struct weight *w, s
 }
 
 static void scalar_embedding(struct device *dev, struct tensor out, struct tensor table,
-                             const int32_t *ids)
+                             const int32_t *ids, float scale)
 {
     int64_t num_tokens = out.shape[0], hidden = out.shape[1];
     enum weight_form form = weight_form_of(table.dtype);
@@ -87,32 +87,34 @@ static void scalar_embedding(struct device *dev, struct tensor out, struct tenso
         CHECK(ids[t] >= 0 && ids[t] < table.shape[0]);
         float *row = (float *)out.data + t * hidden;
         for (int64_t i = 0; i < hidden; i++)
-            row[i] = cpu_load(form, table.data, ids[t] * hidden + i);
+            row[i] = cpu_load(form, table.data, ids[t] * hidden + i) * scale;
     }
 }
 
-static void norm_row(float *out, const float *x, const float *weight, float eps, int64_t n)
+static void norm_row(float *out, const float *x, int64_t n, struct norm_params norm)
 {
+    const float *weight = norm.weight;
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
         sum += (double)x[i] * x[i];
-    float scale = (float)(1.0 / sqrt(sum / (double)n + eps));
+    float scale = (float)(1.0 / sqrt(sum / (double)n + norm.eps));
     for (int64_t i = 0; i < n; i++)
-        out[i] = x[i] * scale * weight[i];
+        out[i] = x[i] * scale * (norm.weight_offset + weight[i]);
 }
 
 static void scalar_rms_norm(struct device *dev, struct tensor out, struct tensor x,
-                            const void *weight, float eps)
+                            struct norm_params norm)
 {
     int64_t rows = x.shape[0], n = x.shape[1];
     int threads = cpu_threads_for(dev, rows * n);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t r = 0; r < rows; r++)
-        norm_row((float *)out.data + r * n, (const float *)x.data + r * n, weight, eps, n);
+        norm_row((float *)out.data + r * out.row_stride, (const float *)x.data + r * x.row_stride,
+                 n, norm);
 }
 
 static void scalar_add_rms_norm(struct device *dev, struct tensor x, struct tensor residual,
-                                const void *weight, float eps)
+                                struct norm_params norm)
 {
     int64_t rows = x.shape[0], n = x.shape[1];
     int threads = cpu_threads_for(dev, rows * n);
@@ -122,12 +124,29 @@ static void scalar_add_rms_norm(struct device *dev, struct tensor x, struct tens
         float *residual_row = (float *)residual.data + r * n;
         for (int64_t i = 0; i < n; i++)
             residual_row[i] += x_row[i];
-        norm_row(x_row, residual_row, weight, eps, n);
+        norm_row(x_row, residual_row, n, norm);
+    }
+}
+
+static void scalar_add_post_norm(struct device *dev, struct tensor x, struct tensor residual,
+                                 struct norm_params post, struct norm_params pre)
+{
+    int64_t rows = x.shape[0], n = x.shape[1];
+    int threads = cpu_threads_for(dev, rows * n);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t r = 0; r < rows; r++) {
+        float *x_row = (float *)x.data + r * n;
+        float *residual_row = (float *)residual.data + r * n;
+        norm_row(x_row, x_row, n, post);
+        for (int64_t i = 0; i < n; i++)
+            residual_row[i] += x_row[i];
+        if (pre.weight)
+            norm_row(x_row, residual_row, n, pre);
     }
 }
 
 static void scalar_head_rms_norm(struct device *dev, struct tensor x, int32_t head_dim,
-                                 const void *weight, float eps)
+                                 struct norm_params norm)
 {
     int64_t num_heads = x.shape[1] / head_dim, num_tokens = x.shape[0];
     int64_t num_items = num_tokens * num_heads;
@@ -135,7 +154,7 @@ static void scalar_head_rms_norm(struct device *dev, struct tensor x, int32_t he
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < num_items; i++) {
         float *head = (float *)x.data + i / num_heads * x.row_stride + i % num_heads * head_dim;
-        norm_row(head, head, weight, eps, head_dim);
+        norm_row(head, head, head_dim, norm);
     }
 }
 
@@ -231,8 +250,10 @@ void cpu_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cach
     struct tensor k = tensor_columns(qkv, q_size, kv_size);
     struct tensor v = tensor_columns(qkv, q_size + kv_size, kv_size);
     if (params->q_norm) {
-        parts->head_rms_norm(dev, q, head_dim, params->q_norm, params->eps);
-        parts->head_rms_norm(dev, k, head_dim, params->k_norm, params->eps);
+        struct norm_params norm = {params->q_norm, params->eps, params->norm_weight_offset};
+        parts->head_rms_norm(dev, q, head_dim, norm);
+        norm.weight = params->k_norm;
+        parts->head_rms_norm(dev, k, head_dim, norm);
     }
     rope(dev, q, head_dim, params->rot_dim, params->cos_sin, positions);
     rope(dev, k, head_dim, params->rot_dim, params->cos_sin, positions);
@@ -279,6 +300,8 @@ static void attend(const struct scalar_attention *a, float *out, const float *q,
             dot +=
                 (double)q[i] * cpu_load_cached(cache->dtype, cache->k_scale, cache->k, start + i);
         probs[j] = dot * a->params->scale;
+        if (a->params->softcap > 0)
+            probs[j] = a->params->softcap * tanh(probs[j] / a->params->softcap);
         max = fmax(max, probs[j]);
     }
     for (int32_t j = 0; j < num_keys; j++) {
@@ -329,6 +352,35 @@ static void scalar_silu_and_mul(struct device *dev, struct tensor out, struct te
     }
 }
 
+static float gelu(float x)
+{
+    double inner = sqrt(2 / M_PI) * (x + 0.044715 * x * x * (double)x);
+    return (float)(0.5 * x * (1 + tanh(inner)));
+}
+
+static void scalar_gelu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up)
+{
+    int64_t rows = out.shape[0], n = out.shape[1];
+    int threads = cpu_threads_for(dev, rows * n * 8);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *gate = (const float *)gate_up.data + r * 2 * n, *up = gate + n;
+        float *row = (float *)out.data + r * n;
+        for (int64_t i = 0; i < n; i++)
+            row[i] = gelu(gate[i]) * up[i];
+    }
+}
+
+static void scalar_soft_cap(struct device *dev, struct tensor x, float cap)
+{
+    int64_t n = tensor_numel(x);
+    float *values = x.data;
+    int threads = cpu_threads_for(dev, n * 8);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < n; i++)
+        values[i] = (float)(cap * tanh((double)values[i] / cap));
+}
+
 static void scalar_gather_rows(struct device *dev, struct tensor out, struct tensor x,
                                const int32_t *rows)
 {
@@ -359,10 +411,13 @@ void cpu_ops_scalar(struct ops *ops)
         .embedding = scalar_embedding,
         .rms_norm = scalar_rms_norm,
         .add_rms_norm = scalar_add_rms_norm,
+        .add_post_norm = scalar_add_post_norm,
         .matmul = scalar_matmul,
         .prepare_qkv = scalar_prepare_qkv,
         .attention = scalar_attention,
         .silu_and_mul = scalar_silu_and_mul,
+        .gelu_and_mul = scalar_gelu_and_mul,
+        .soft_cap = scalar_soft_cap,
         .gather_rows = scalar_gather_rows,
     };
 }

@@ -19,6 +19,23 @@ template <int D, bool FP8> struct kv_tile {
     static constexpr int UNITS = ROW_BYTES / 16; // per row
 };
 
+/** Products of queries and keys to scores in units of log2(e), capped if the model says so. */
+struct score_scale {
+    float scale, cap;
+};
+
+DEVICE struct score_scale make_score_scale(float scale, float softcap)
+{
+    if (softcap > 0)
+        return {scale / softcap, softcap * LOG2E};
+    return {scale * LOG2E, 0.0f};
+}
+
+DEVICE float score_of(float product, struct score_scale s)
+{
+    return s.cap > 0 ? s.cap * tanhf(product * s.scale) : product * s.scale;
+}
+
 /** Where the 16 tokens of a page lie for one head: rows back to back. */
 DEVICE size_t page_offset(const struct cuda_kv_cache &cache, int block, int first_token, int head,
                           int row_bytes)

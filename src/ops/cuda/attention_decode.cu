@@ -163,7 +163,7 @@ template <int D> struct warp_state {
 
 template <int D, bool FP8>
 DEVICE void add_page(struct warp_state<D> &w, const uint32_t q[D / 16][4], uint32_t stage,
-                     int first_token, const struct decode_segment &g, float scale)
+                     int first_token, const struct decode_segment &g, struct score_scale scale)
 {
     float s[2][4] = {};
     multiply_keys<D, FP8>(s, q, stage);
@@ -175,7 +175,8 @@ DEVICE void add_page(struct warp_state<D> &w, const uint32_t q[D / 16][4], uint3
         for (int i = 0; i < 4; i++) {
             float &x = s[i / 2][2 * h + i % 2];
             int token = first_token + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
-            x = is_whole || (token < g.num_keys && token >= g.first_key) ? x * scale : -INFINITY;
+            x = is_whole || (token < g.num_keys && token >= g.first_key) ? score_of(x, scale)
+                                                                         : -INFINITY;
             best = fmaxf(best, x);
         }
         best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
@@ -287,7 +288,8 @@ DEVICE void walk_pages(const struct attention_decode_args &a, struct warp_state<
         w.o[i][0] = w.o[i][1] = w.o[i][2] = w.o[i][3] = 0;
     uint32_t q[D / 16][4];
     load_q_fragments<D, FP8>(q, rows);
-    float scale = a.scale * LOG2E * (FP8 ? a.cache.k_scale : 1.0f);
+    struct score_scale scale =
+        make_score_scale(a.scale * (FP8 ? a.cache.k_scale : 1.0f), a.softcap);
     int num = num_turns(g), first = first_page(g);
 #pragma unroll 1
     for (int i = 0; i < num; i++) {

@@ -72,7 +72,8 @@ __launch_bounds__(THREADS,
     uint32_t q[D / 16][4];
     load_q_fragments<D, FP8>(q, rows);
     float o[D / 8][4] = {}, best[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-    float scale = a.scale * LOG2E * (FP8 ? a.cache.k_scale : 1.0f);
+    struct score_scale scale =
+        make_score_scale(a.scale * (FP8 ? a.cache.k_scale : 1.0f), a.softcap);
 
     uint32_t base = smem_address(smem);
     int begin = t.first_key / TOKENS * TOKENS;
@@ -102,7 +103,7 @@ __launch_bounds__(THREADS,
 #pragma unroll
                 for (int i = 0; i < SUB / 4; i++) {
                     float &x = s[i / 2][2 * h + i % 2];
-                    x *= scale;
+                    x = score_of(x, scale);
                     if (is_masked) {
                         int key = first + sub + i / 2 * 8 + lane % 4 * 2 + i % 2;
                         x = sees(a, t, position[h], key) ? x : -INFINITY;

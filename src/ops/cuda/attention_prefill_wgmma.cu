@@ -323,7 +323,7 @@ bool attention_prefill_wgmma(const struct cuda_launch *launch,
                              const struct attention_prefill_args *args)
 {
     int head_dim = args->cache.head_dim;
-    if (args->cache.is_fp8 || (head_dim != 64 && head_dim != 128))
+    if (args->cache.is_fp8 || args->softcap > 0 || (head_dim != 64 && head_dim != 128))
         return false;
     void *encode = NULL;
     cudaDriverEntryPointQueryResult found;

@@ -52,52 +52,87 @@ static bool is_vectors(int64_t n)
     return n % 8 == 0;
 }
 
-static void gather_rows(struct device *dev, struct tensor out, struct tensor from,
-                        const int32_t *ids)
+static void gather_scaled(struct device *dev, struct tensor out, struct tensor from,
+                          const int32_t *ids, float scale)
 {
     struct cuda_backend *cuda = cuda_backend_of(dev);
     const struct cuda_launch launch = cuda_launch_of(cuda);
     int64_t n = out.shape[1];
     if (is_vectors(n))
-        cuda_gather_rows(&launch, out.data, from.data, ids, 1.0f, (int32_t)out.shape[0],
+        cuda_gather_rows(&launch, out.data, from.data, ids, scale, (int32_t)out.shape[0],
                          (int32_t)from.shape[0], (int32_t)n);
     else
-        plain_gather_rows(cuda->stream, out.data, from.data, ids, out.shape[0], from.shape[0], n);
+        plain_gather_rows(cuda->stream, out.data, from.data, ids, scale, out.shape[0],
+                          from.shape[0], n);
+}
+
+static void table_gather_rows(struct device *dev, struct tensor out, struct tensor from,
+                              const int32_t *rows)
+{
+    gather_scaled(dev, out, from, rows, 1.0f);
 }
 
 static void table_embedding(struct device *dev, struct tensor out, struct tensor table,
-                            const int32_t *ids)
+                            const int32_t *ids, float scale)
 {
     assert(table.dtype == DTYPE_BF16);
-    gather_rows(dev, out, table, ids);
+    gather_scaled(dev, out, table, ids, scale);
+}
+
+static struct cuda_norm kernel_norm(struct norm_params norm)
+{
+    return (struct cuda_norm){norm.weight, norm.eps, norm.weight_offset};
 }
 
 /** residual (or NULL) += x, then out = rms_norm(the sum). */
-static void norm(struct device *dev, struct tensor out, struct tensor x, void *residual,
-                 const void *weight, float eps)
+static void apply_norm(struct device *dev, struct tensor out, struct tensor x, void *residual,
+                       struct norm_params norm)
 {
     enum { MAX_WIDTH = 32768 };
     struct cuda_backend *cuda = cuda_backend_of(dev);
     const struct cuda_launch launch = cuda_launch_of(cuda);
     int32_t rows = (int32_t)x.shape[0], n = (int32_t)x.shape[1];
-    if (!is_vectors(n) || n > MAX_WIDTH)
-        plain_rms_norm(cuda->stream, out.data, x.data, residual, weight, eps, rows, n);
-    else if (residual)
-        cuda_add_rms_norm(&launch, out.data, x.data, residual, weight, eps, rows, n);
-    else
-        cuda_rms_norm(&launch, out.data, x.data, weight, eps, rows, n);
+    bool is_dense = tensor_is_dense(x) && tensor_is_dense(out);
+    if (is_dense && is_vectors(n) && n <= MAX_WIDTH) {
+        if (residual)
+            cuda_add_rms_norm(&launch, out.data, x.data, residual, kernel_norm(norm), rows, n);
+        else
+            cuda_rms_norm(&launch, out.data, x.data, kernel_norm(norm), rows, n);
+        return;
+    }
+    const struct plain_norm args = {
+        .out = out.data,
+        .residual = residual,
+        .x = x.data,
+        .weight = norm.weight,
+        .eps = norm.eps,
+        .offset = norm.weight_offset,
+        .rows = rows,
+        .n = n,
+        .out_stride = out.row_stride,
+        .x_stride = x.row_stride,
+    };
+    plain_rms_norm(cuda->stream, &args);
 }
 
 static void table_rms_norm(struct device *dev, struct tensor out, struct tensor x,
-                           const void *weight, float eps)
+                           struct norm_params norm)
 {
-    norm(dev, out, x, NULL, weight, eps);
+    apply_norm(dev, out, x, NULL, norm);
 }
 
 static void table_add_rms_norm(struct device *dev, struct tensor x, struct tensor residual,
-                               const void *weight, float eps)
+                               struct norm_params norm)
 {
-    norm(dev, x, x, residual.data, weight, eps);
+    apply_norm(dev, x, x, residual.data, norm);
+}
+
+static void table_add_post_norm(struct device *dev, struct tensor x, struct tensor residual,
+                                struct norm_params post, struct norm_params pre)
+{
+    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    cuda_add_post_norm(&launch, x.data, residual.data, kernel_norm(post), kernel_norm(pre),
+                       (int32_t)x.shape[0], (int32_t)x.shape[1]);
 }
 
 /** Up to so many rows our own kernel reads weights faster than cuBLASLt does. */
@@ -142,6 +177,23 @@ static void table_silu_and_mul(struct device *dev, struct tensor out, struct ten
         plain_silu_and_mul(cuda->stream, out.data, gate_up.data, rows, n);
 }
 
+static void table_gelu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    const struct cuda_launch launch = cuda_launch_of(cuda);
+    int32_t rows = (int32_t)out.shape[0], n = (int32_t)out.shape[1];
+    if (is_vectors(n))
+        cuda_act_and_mul(&launch, out.data, gate_up.data, CUDA_ACTIVATION_GELU_TANH, rows, n);
+    else
+        plain_gelu_and_mul(cuda->stream, out.data, gate_up.data, rows, n);
+}
+
+static void table_soft_cap(struct device *dev, struct tensor x, float cap)
+{
+    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    cuda_soft_cap(&launch, x.data, cap, tensor_numel(x));
+}
+
 // What lies in the step's arrays is what the kernel reads.
 static_assert(sizeof(struct sample_params) == sizeof(struct cuda_sampling_row) &&
                   offsetof(struct sample_params, seed) ==
@@ -169,10 +221,13 @@ void cuda_ops_fill(struct ops *ops)
     ops->embedding = table_embedding;
     ops->rms_norm = table_rms_norm;
     ops->add_rms_norm = table_add_rms_norm;
+    ops->add_post_norm = table_add_post_norm;
     ops->matmul = table_matmul;
     ops->prepare_qkv = cuda_prepare_qkv;
     ops->attention = cuda_attention;
     ops->silu_and_mul = table_silu_and_mul;
-    ops->gather_rows = gather_rows;
+    ops->gelu_and_mul = table_gelu_and_mul;
+    ops->soft_cap = table_soft_cap;
+    ops->gather_rows = table_gather_rows;
     ops->sample = table_sample;
 }

@@ -11,9 +11,11 @@ struct act_args {
     int64_t total;
 };
 
+/** x/2 (1 + tanh(y)) is x / (1 + e^(-2y)), which does not cancel where tanh is near -1. */
 DEVICE float gelu_tanh(float x)
 {
-    return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+    float twice = 1.5957691216f * (x + 0.044715f * x * x * x);
+    return __fdividef(x, 1.0f + exp2_fast(-LOG2E * twice));
 }
 
 template <bool GELU>
@@ -91,6 +93,21 @@ __launch_bounds__(THREADS) void widen_kernel(const __grid_constant__ struct wide
     ((float4 *)a.out)[2 * at + 1] = make_float4(f[4], f[5], f[6], f[7]);
 }
 
+struct cap_args {
+    float *x, cap;
+    int64_t total;
+};
+
+static __global__
+__launch_bounds__(THREADS) void cap_kernel(const __grid_constant__ struct cap_args a)
+{
+    int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    dependents_launch();
+    dependency_wait();
+    if (at < a.total)
+        a.x[at] = a.cap * tanhf(a.x[at] / a.cap);
+}
+
 static void launch_flat(const struct cuda_launch *launch, const void *kernel, int64_t total,
                         void *args)
 {
@@ -124,4 +141,10 @@ void cuda_logits_to_f32(const struct cuda_launch *launch, float *out, const void
 {
     struct widen_args args = {out, (const __nv_bfloat16 *)x, cap, num_elements / 8};
     launch_flat(launch, (const void *)widen_kernel, args.total, &args);
+}
+
+void cuda_soft_cap(const struct cuda_launch *launch, float *x, float cap, int64_t num_elements)
+{
+    struct cap_args args = {x, cap, num_elements};
+    launch_flat(launch, (const void *)cap_kernel, args.total, &args);
 }

@@ -67,7 +67,7 @@ struct attention_decode_args {
     int64_t q_stride;
     int32_t num_heads, max_blocks;
     const int32_t *block_table; // [num_seqs, max_blocks]
-    float scale;
+    float scale, softcap;       // softcap 0: none; else scores become softcap * tanh(s / softcap)
     struct cuda_kv_cache cache;
     struct attention_decode_plan plan;
     void *scratch;
@@ -85,8 +85,8 @@ struct attention_prefill_args {
     const int32_t *query_start; // [num_seqs + 1]: rows of sequence s
     const int32_t *seq_lens;    // [num_seqs]: cached tokens, this step's included
     const int32_t *block_table; // [num_seqs, max_blocks]
-    float scale;
-    int32_t window; // 0: full; else a query at p sees keys k with p - k < window
+    float scale, softcap;       // as above
+    int32_t window;             // 0: full; else a query at p sees keys k with p - k < window
     struct cuda_kv_cache cache;
 };
 
@@ -119,20 +119,33 @@ void gemv(const struct cuda_launch *launch, const struct gemv_args *args);
 
 // ---- Small fused kernels -------------------------------------------------------------------
 
-/** residual += x (x NULL: nothing added), out = rms_norm(residual) * weight. All [rows, n], n a
- *  multiple of 8, at most 32768; out may be x. */
-void cuda_add_rms_norm(const struct cuda_launch *launch, void *out, const void *x, void *residual,
-                       const void *weight, float eps, int32_t rows, int32_t n);
+/** x / sqrt(mean(x^2) + eps) * (offset + weight). */
+struct cuda_norm {
+    const void *weight; // [n]
+    float eps, offset;
+};
 
-/** out = rms_norm(x) * weight. [rows, n] as above. */
-void cuda_rms_norm(const struct cuda_launch *launch, void *out, const void *x, const void *weight,
-                   float eps, int32_t rows, int32_t n);
+/** residual += x (x NULL: nothing added), out = norm(residual). All [rows, n], n a multiple of 8,
+ *  at most 32768; out may be x. */
+void cuda_add_rms_norm(const struct cuda_launch *launch, void *out, const void *x, void *residual,
+                       struct cuda_norm norm, int32_t rows, int32_t n);
+
+/** out = norm(x). [rows, n] as above. */
+void cuda_rms_norm(const struct cuda_launch *launch, void *out, const void *x,
+                   struct cuda_norm norm, int32_t rows, int32_t n);
+
+/** residual += post(x), then x = pre(residual) unless pre has no weight. Both [rows, n], any n. */
+void cuda_add_post_norm(const struct cuda_launch *launch, void *x, void *residual,
+                        struct cuda_norm post, struct cuda_norm pre, int32_t rows, int32_t n);
+
+/** x = cap * tanh(x / cap), f32. */
+void cuda_soft_cap(const struct cuda_launch *launch, float *x, float cap, int64_t num_elements);
 
 struct qkv_rope_args {
     void *qkv;      // [num_tokens, (num_heads + 2 num_kv_heads) * head_dim]; q in place
     int64_t stride; // elements between rows
     const void *q_norm, *k_norm; // [head_dim] or NULL: heads are not normalised
-    float norm_eps;
+    float norm_eps, norm_offset; // of the weight
     const float *cos_sin;        // [max_position, rot_dim]: cosines, then sines
     int32_t rot_dim;             // half-split pairs; rot_dim / 2 a multiple of head_dim / 32
     const int32_t *positions;    // [num_tokens]

@@ -9,8 +9,7 @@ struct norm_args {
     __nv_bfloat16 *out;
     const __nv_bfloat16 *x;  // NULL with a residual: nothing is added
     __nv_bfloat16 *residual; // NULL: x alone
-    const __nv_bfloat16 *weight;
-    float eps;
+    struct cuda_norm norm;
     int32_t n;
 };
 
@@ -48,17 +47,17 @@ __launch_bounds__(MAX_THREADS) void norm_kernel(const __grid_constant__ struct n
         for (int i = 0; i < 8; i++)
             squares += v[t][i] * v[t][i];
     }
-    float scale = rsqrtf(block_sum(squares, partial) / (float)a.n + a.eps);
+    float scale = rsqrtf(block_sum(squares, partial) / (float)a.n + a.norm.eps);
 #pragma unroll
     for (int t = 0; t < TURNS; t++) {
         int at = ((int)threadIdx.x + t * (int)blockDim.x) * 8;
         if (at >= a.n)
             break;
         float w[8];
-        unpack_bf16x8(__ldg((const uint4 *)(a.weight + at)), w);
+        unpack_bf16x8(__ldg((const uint4 *)((const __nv_bfloat16 *)a.norm.weight + at)), w);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            w[i] *= v[t][i] * scale;
+            w[i] = (a.norm.offset + w[i]) * (v[t][i] * scale);
         *(uint4 *)(a.out + row + at) = pack_bf16x8(w);
     }
 }
@@ -77,25 +76,16 @@ static void launch_norm(const struct cuda_launch *launch, struct norm_args *args
 }
 
 void cuda_add_rms_norm(const struct cuda_launch *launch, void *out, const void *x, void *residual,
-                       const void *weight, float eps, int32_t rows, int32_t n)
+                       struct cuda_norm norm, int32_t rows, int32_t n)
 {
-    struct norm_args args = {(__nv_bfloat16 *)out,
-                             (const __nv_bfloat16 *)x,
-                             (__nv_bfloat16 *)residual,
-                             (const __nv_bfloat16 *)weight,
-                             eps,
-                             n};
+    struct norm_args args = {(__nv_bfloat16 *)out, (const __nv_bfloat16 *)x,
+                             (__nv_bfloat16 *)residual, norm, n};
     launch_norm(launch, &args, rows);
 }
 
-void cuda_rms_norm(const struct cuda_launch *launch, void *out, const void *x, const void *weight,
-                   float eps, int32_t rows, int32_t n)
+void cuda_rms_norm(const struct cuda_launch *launch, void *out, const void *x,
+                   struct cuda_norm norm, int32_t rows, int32_t n)
 {
-    struct norm_args args = {(__nv_bfloat16 *)out,
-                             (const __nv_bfloat16 *)x,
-                             NULL,
-                             (const __nv_bfloat16 *)weight,
-                             eps,
-                             n};
+    struct norm_args args = {(__nv_bfloat16 *)out, (const __nv_bfloat16 *)x, NULL, norm, n};
     launch_norm(launch, &args, rows);
 }

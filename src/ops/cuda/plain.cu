@@ -36,44 +36,57 @@ static __device__ float block_sum(float v)
 // ---- Rows ----------------------------------------------------------------------------------
 
 static __global__ void embedding_kernel(bf16 *out, const bf16 *table, const int32_t *ids,
-                                        int64_t vocab_size, int64_t n)
+                                        float scale, int64_t vocab_size, int64_t n)
 {
     int64_t id = ids[blockIdx.x];
     bool is_known = id >= 0 && id < vocab_size;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
-        out[blockIdx.x * n + i] = is_known ? table[id * n + i] : __float2bfloat16(0.0f);
+        out[blockIdx.x * n + i] =
+            __float2bfloat16(is_known ? __bfloat162float(table[id * n + i]) * scale : 0.0f);
 }
 
-static __global__ void rms_norm_kernel(bf16 *out, const bf16 *x, bf16 *residual, const bf16 *weight,
-                                       float eps, int64_t n)
+static __global__ void rms_norm_kernel(struct plain_norm s)
 {
-    int64_t start = blockIdx.x * n;
+    const bf16 *x = (const bf16 *)s.x + blockIdx.x * s.x_stride, *from = x;
+    bf16 *out = (bf16 *)s.out + blockIdx.x * s.out_stride;
+    bf16 *residual = s.residual ? (bf16 *)s.residual + blockIdx.x * s.n : NULL;
     float sum = 0;
-    for (int64_t i = threadIdx.x; i < n; i += THREADS) {
-        bf16 value = x[start + i];
+    for (int64_t i = threadIdx.x; i < s.n; i += THREADS) {
+        bf16 value = x[i];
         if (residual) {
-            value =
-                __float2bfloat16(__bfloat162float(residual[start + i]) + __bfloat162float(value));
-            residual[start + i] = value;
+            value = __float2bfloat16(__bfloat162float(residual[i]) + __bfloat162float(value));
+            residual[i] = value;
         }
         float v = __bfloat162float(value);
         sum += v * v;
     }
-    float scale = rsqrtf(block_sum(sum) / (float)n + eps);
-    const bf16 *from = residual ? residual : x;
-    for (int64_t i = threadIdx.x; i < n; i += THREADS)
-        out[start + i] = __float2bfloat16(__bfloat162float(from[start + i]) * scale *
-                                          __bfloat162float(weight[i]));
+    float scale = rsqrtf(block_sum(sum) / (float)s.n + s.eps);
+    if (residual)
+        from = residual;
+    for (int64_t i = threadIdx.x; i < s.n; i += THREADS)
+        out[i] = __float2bfloat16(__bfloat162float(from[i]) * scale *
+                                  (s.offset + __bfloat162float(((const bf16 *)s.weight)[i])));
 }
 
-static __global__ void silu_and_mul_kernel(bf16 *out, const bf16 *gate_up, int64_t n)
+static __device__ __forceinline__ float silu(float x)
+{
+    return x / (1.0f + expf(-x));
+}
+
+static __device__ __forceinline__ float gelu_tanh(float x)
+{
+    return x / (1.0f + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
+}
+
+template <bool GELU>
+static __global__ void act_and_mul_kernel(bf16 *out, const bf16 *gate_up, int64_t n)
 {
     int64_t i = (int64_t)blockIdx.y * blockDim.x + threadIdx.x, row = blockIdx.x;
     if (i >= n)
         return;
     float gate = __bfloat162float(gate_up[row * 2 * n + i]);
     float up = __bfloat162float(gate_up[row * 2 * n + n + i]);
-    out[row * n + i] = __float2bfloat16(gate / (1.0f + expf(-gate)) * up);
+    out[row * n + i] = __float2bfloat16((GELU ? gelu_tanh(gate) : silu(gate)) * up);
 }
 
 /** The largest logit, of the lowest id on a tie; -1 when one is NaN or +infinity, or none finite.
@@ -134,7 +147,7 @@ static __global__ void prepare_qkv_kernel(struct plain_qkv s)
     if (!is_value && norm) {
         float scale = rsqrtf(warp_sum(sum) / (float)s.cache.head_dim + s.eps);
         for (int32_t i = lane; i < s.cache.head_dim; i += WARP)
-            head[i] = head[i] * scale * __bfloat162float(norm[i]);
+            head[i] = head[i] * scale * (s.norm_offset + __bfloat162float(norm[i]));
     }
     __syncwarp();
     int32_t half = s.rot_dim / 2;
@@ -212,6 +225,8 @@ static __global__ void attention_kernel(struct plain_attention s)
         for (int32_t i = lane; i < s.cache.head_dim; i += WARP)
             dot += q[i] * load_cached(s.cache, s.cache.k, at + i);
         dot = warp_sum(dot);
+        if (s.softcap > 0)
+            dot = s.softcap * tanhf(dot / s.softcap);
         float new_max = fmaxf(max_score, dot);
         float keep = expf(max_score - new_max), p = expf(dot - new_max);
         total = total * keep + p;
@@ -240,17 +255,15 @@ static __global__ void attention_kernel(struct plain_attention s)
 // ---- Launchers -----------------------------------------------------------------------------
 
 void plain_gather_rows(cudaStream_t stream, void *out, const void *table, const int32_t *ids,
-                       int64_t num_ids, int64_t num_rows, int64_t n)
+                       float scale, int64_t num_ids, int64_t num_rows, int64_t n)
 {
     embedding_kernel<<<(unsigned)num_ids, THREADS, 0, stream>>>((bf16 *)out, (const bf16 *)table,
-                                                                ids, num_rows, n);
+                                                                ids, scale, num_rows, n);
 }
 
-void plain_rms_norm(cudaStream_t stream, void *out, const void *x, void *residual,
-                    const void *weight, float eps, int64_t rows, int64_t n)
+void plain_rms_norm(cudaStream_t stream, const struct plain_norm *args)
 {
-    rms_norm_kernel<<<(unsigned)rows, THREADS, 0, stream>>>(
-        (bf16 *)out, (const bf16 *)x, (bf16 *)residual, (const bf16 *)weight, eps, n);
+    rms_norm_kernel<<<(unsigned)args->rows, THREADS, 0, stream>>>(*args);
 }
 
 void plain_prepare_qkv(cudaStream_t stream, const struct plain_qkv *args)
@@ -267,11 +280,23 @@ void plain_attention(cudaStream_t stream, const struct plain_attention *args)
     attention_kernel<<<grid, THREADS, shared, stream>>>(*args);
 }
 
+static dim3 flat_grid(int64_t rows, int64_t n)
+{
+    return dim3((unsigned)rows, (unsigned)((n + THREADS - 1) / THREADS));
+}
+
 void plain_silu_and_mul(cudaStream_t stream, void *out, const void *gate_up, int64_t rows,
                         int64_t n)
 {
-    dim3 grid((unsigned)rows, (unsigned)((n + THREADS - 1) / THREADS));
-    silu_and_mul_kernel<<<grid, THREADS, 0, stream>>>((bf16 *)out, (const bf16 *)gate_up, n);
+    act_and_mul_kernel<false>
+        <<<flat_grid(rows, n), THREADS, 0, stream>>>((bf16 *)out, (const bf16 *)gate_up, n);
+}
+
+void plain_gelu_and_mul(cudaStream_t stream, void *out, const void *gate_up, int64_t rows,
+                        int64_t n)
+{
+    act_and_mul_kernel<true>
+        <<<flat_grid(rows, n), THREADS, 0, stream>>>((bf16 *)out, (const bf16 *)gate_up, n);
 }
 
 void plain_greedy(cudaStream_t stream, int32_t *token_ids, const float *logits, int64_t stride,

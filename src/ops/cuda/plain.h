@@ -12,13 +12,19 @@
 extern "C" {
 #endif
 
-/** out[i] = table[ids[i]], rows of n; an id outside [0, num_rows) gives zeros. */
+/** out[i] = table[ids[i]] * scale, rows of n; an id outside [0, num_rows) gives zeros. */
 void plain_gather_rows(cudaStream_t stream, void *out, const void *table, const int32_t *ids,
-                       int64_t num_ids, int64_t num_rows, int64_t n);
+                       float scale, int64_t num_ids, int64_t num_rows, int64_t n);
 
-/** residual (or NULL) += x, then out = rms_norm(the sum) * weight; out may be x. */
-void plain_rms_norm(cudaStream_t stream, void *out, const void *x, void *residual,
-                    const void *weight, float eps, int64_t rows, int64_t n);
+/** residual (or NULL) += x, then out = rms_norm(the sum) * (offset + weight); out may be x. The
+ * rows of the residual lie side by side. */
+struct plain_norm {
+    void *out, *residual;
+    const void *x, *weight;
+    float eps, offset;
+    int64_t rows, n, out_stride, x_stride;
+};
+void plain_rms_norm(cudaStream_t stream, const struct plain_norm *args);
 
 /** prepare_qkv() of the operations table. */
 struct plain_qkv {
@@ -27,7 +33,7 @@ struct plain_qkv {
     int64_t row_stride;
     int32_t num_tokens, num_heads, rot_dim;
     const void *q_norm, *k_norm;
-    float eps;
+    float eps, norm_offset;
     const float *cos_sin;
     const int32_t *positions;
     const int64_t *slot_mapping;
@@ -41,13 +47,17 @@ struct plain_attention {
     struct cuda_kv_cache cache;
     int64_t q_stride;
     int32_t num_tokens, num_heads, max_blocks, window;
-    float scale;
+    float scale, softcap; // softcap 0: none
     const int32_t *block_table, *seq_lens, *token_seq, *positions;
 };
 void plain_attention(cudaStream_t stream, const struct plain_attention *args);
 
 /** out = silu(gate) * up; gate_up: [rows, 2n]. */
 void plain_silu_and_mul(cudaStream_t stream, void *out, const void *gate_up, int64_t rows,
+                        int64_t n);
+
+/** The same with gelu, as approximated with tanh. */
+void plain_gelu_and_mul(cudaStream_t stream, void *out, const void *gate_up, int64_t rows,
                         int64_t n);
 
 /** The largest of each row's logits, of the lowest id on a tie; -1 when one is NaN or +infinity. */

@@ -44,7 +44,8 @@ template <int PER> DEVICE void store_fp8(uint8_t *dst, const float v[PER], float
     *(struct aligned *)dst = out;
 }
 
-template <int PER> DEVICE void normalise(float v[PER], const __nv_bfloat16 *weight, float eps)
+template <int PER>
+DEVICE void normalise(float v[PER], const __nv_bfloat16 *weight, float eps, float offset)
 {
     float squares = 0, w[PER];
 #pragma unroll
@@ -54,7 +55,7 @@ template <int PER> DEVICE void normalise(float v[PER], const __nv_bfloat16 *weig
     load_elements<PER>(w, weight + threadIdx.x % 32 * PER);
 #pragma unroll
     for (int i = 0; i < PER; i++)
-        v[i] *= scale * w[i];
+        v[i] *= scale * (offset + w[i]);
 }
 
 /** Rotates the first rot_dim elements; element i pairs with i + rot_dim / 2. */
@@ -95,7 +96,7 @@ __launch_bounds__(WARPS * 32) void qkv_rope_kernel(const __grid_constant__ struc
     if (!is_value) {
         const void *norm = is_query ? a.q_norm : a.k_norm;
         if (norm)
-            normalise<PER>(v, (const __nv_bfloat16 *)norm, a.norm_eps);
+            normalise<PER>(v, (const __nv_bfloat16 *)norm, a.norm_eps, a.norm_offset);
         rotate<PER>(v, a.cos_sin + (size_t)a.positions[token] * a.rot_dim, a.rot_dim);
     }
     if (is_query) {
