@@ -208,7 +208,7 @@ static void release_held(struct engine_core *core)
         struct request *r = request_table_find(&core->scheduler.requests, item.request_id);
         if (r) {
             r->queued_ns = item.queued_ns;
-            r->history.num_held_steps[HOLD_GRAMMAR] = item.num_held_steps;
+            r->history->num_held_steps[HOLD_GRAMMAR] = item.num_held_steps;
         }
         free(item.frame);
     }
