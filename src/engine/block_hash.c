@@ -15,14 +15,23 @@
 
 _Static_assert(BLOCK_HASH_SECRET_BYTES >= XXH3_SECRET_SIZE_MIN, "XXH3 wants a longer secret");
 
-static const struct str root_text = {"vllm-none-hash", 14}; // before every salt
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers go into the hash as they are");
+
+// What the input of a hash is of: its first byte.
+enum { KIND_ROOT, KIND_BLOCK };
+
+static const char root_text[] = "vllm-none-hash";
+
+enum { ROOT_TEXT_LEN = sizeof(root_text) - 1 };
 
 void block_hasher_init(struct block_hasher *hasher, enum block_hash_algo algo, int32_t block_size)
 {
     *hasher = (struct block_hasher){.algo = algo, .block_size = block_size};
     if (algo == BLOCK_HASH_NONE)
         return;
-    hasher->input = xcalloc(1, sizeof(struct block_hash) + (size_t)block_size * sizeof(int32_t));
+    hasher->input =
+        xcalloc(1, 1 + sizeof(struct block_hash) + (size_t)block_size * sizeof(int32_t));
+    hasher->input[0] = KIND_BLOCK;
     random_bytes(hasher->secret, sizeof(hasher->secret));
 }
 
@@ -54,13 +63,18 @@ struct block_hash block_hasher_root(const struct block_hasher *hasher, struct st
 {
     if (hasher->algo == BLOCK_HASH_NONE || hasher->algo == BLOCK_HASH_GIVEN)
         return (struct block_hash){0};
-    size_t len = root_text.len + cache_salt.len;
-    char *text = xmalloc(len);
-    memcpy(text, root_text.ptr, root_text.len);
+    uint64_t salt_len = cache_salt.len;
+    size_t len = 1 + ROOT_TEXT_LEN + sizeof(salt_len) + cache_salt.len;
+    char *input = xmalloc(len), *at = input;
+    *at++ = KIND_ROOT;
+    memcpy(at, root_text, ROOT_TEXT_LEN);
+    at += ROOT_TEXT_LEN;
+    memcpy(at, &salt_len, sizeof(salt_len));
+    at += sizeof(salt_len);
     if (cache_salt.len > 0)
-        memcpy(text + root_text.len, cache_salt.ptr, cache_salt.len);
-    struct block_hash hash = hash_bytes(hasher, text, len);
-    free(text);
+        memcpy(at, cache_salt.ptr, cache_salt.len);
+    struct block_hash hash = hash_bytes(hasher, input, len);
+    free(input);
     return hash;
 }
 
@@ -77,7 +91,7 @@ struct block_hash block_hasher_next(struct block_hasher *hasher, struct block_ha
         return *hasher->given++;
     }
     size_t tokens_bytes = (size_t)hasher->block_size * sizeof(*token_ids);
-    memcpy(hasher->input, &before, sizeof(before));
-    memcpy(hasher->input + sizeof(before), token_ids, tokens_bytes);
-    return hash_bytes(hasher, hasher->input, sizeof(before) + tokens_bytes);
+    memcpy(hasher->input + 1, &before, sizeof(before));
+    memcpy(hasher->input + 1 + sizeof(before), token_ids, tokens_bytes);
+    return hash_bytes(hasher, hasher->input, 1 + sizeof(before) + tokens_bytes);
 }

@@ -1,10 +1,15 @@
 // What identifies a block of the KV cache: a hash chain over its tokens and all before them.
 //
-// The hash of a block is H(hash of the block before, its tokens); what stands before the first
-// block is made of the cache salt. H is one of
+// A hash is the first 16 bytes of H(one of these), numbers little-endian:
 //
-//   sha256   SHA-256 (FIPS 180-4) by libcrypto, cut to 128 bits. No two prompts that collide can be
-//            made. The same tokens have the same hash in every process.
+//   root     00, "vllm-none-hash", length of the cache salt (8 bytes), the cache salt
+//   block    01, hash of the block before or the root (16 bytes), its tokens (4 bytes each)
+//
+// so two different things are never the same input: not a root and a block, not two salts, and
+// blocks of one hasher all have one length. No salt and an empty one are the same. H is one of
+//
+//   sha256   SHA-256 (FIPS 180-4) by libcrypto. No two prompts that collide can be made. The same
+//            tokens have the same hash in every process.
 //   xxhash   XXH3-128 over a 192-byte secret drawn at random when the hasher starts: several times
 //            faster, and since the secret never leaves the process nobody can prepare a collision.
 //   given    no function: the hashes come from a recording, which holds them instead of tokens.
@@ -15,6 +20,7 @@
 
 #include "base/str.h"
 
+/** 16 bytes: the first eight as a little-endian number, then the others. */
 struct block_hash {
     uint64_t low, high;
 };
@@ -27,7 +33,7 @@ enum { BLOCK_HASH_SECRET_BYTES = 192 };
 struct block_hasher {
     enum block_hash_algo algo;
     int32_t block_size;
-    unsigned char *input; // the hash before, and a block's tokens
+    unsigned char *input; // of a block
     unsigned char secret[BLOCK_HASH_SECRET_BYTES];
     // GIVEN: the next hashes, the caller's. Where they end too early the hash is zero and
     // `is_short` tells.
