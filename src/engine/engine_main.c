@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -17,7 +16,6 @@ enum {
     EXIT_FAILED = 1,
     IDLE_WAIT_MS = 100, // the page wants a beat at least so often
     HELD_WAIT_MS = 2,   // requests wait for something that sends no message
-    LAST_WORDS_MS = 50, // for the last outputs to leave before the socket closes
 };
 
 static volatile sig_atomic_t stop_requested, dump_requested;
@@ -167,9 +165,6 @@ static enum status stop(struct engine_core *core, struct error *err)
         TRY(engine_core_end_step(core, err));
         engine_core_send_outputs(core);
     } while (core->scheduler.in_flight > 0);
-    const struct timespec pause = {.tv_nsec = LAST_WORDS_MS * 1000000L};
-    if (num_left > 0)
-        nanosleep(&pause, NULL);
     return STATUS_OK;
 }
 

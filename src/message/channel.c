@@ -5,8 +5,9 @@
 // eventfd, which a send sets when it finds that there is something to receive.
 //
 // Queues are bounded (MAX_QUEUED_FRAMES a peer) and so are frames; a full queue refuses the next
-// frame and never blocks. What an end has queued dies with it: a request's state lives with its API
-// server, which sends it again.
+// frame and never blocks. What an end has queued when its process dies is lost: a request's state
+// lives with its API server, which sends it again. An engine that closes its end first lets go what
+// it said last, how requests ended, within LAST_WORDS_MS.
 #include "message/channel.h"
 
 #include <errno.h>
@@ -22,7 +23,8 @@
 enum {
     MAX_QUEUED_FRAMES = 100000,
     MAX_FRAME_BYTES = 256 << 20,
-    RECONNECT_MS = 5, // an engine that is back, or up at last, is found within twice this time
+    LAST_WORDS_MS = 1000, // longer than that only API servers that hang need
+    RECONNECT_MS = 5,     // an engine that is back, or up at last, is found within twice this time
 };
 
 #define IDENTITY_PREFIX "api-"
@@ -54,7 +56,7 @@ static enum status set_options(struct channel *channel, const char *endpoint, st
         int option, value;
         bool router_only;
     } rows[] = {
-        {ZMQ_LINGER, 0, false},
+        {ZMQ_LINGER, channel->is_engine ? LAST_WORDS_MS : 0, false},
         {ZMQ_SNDHWM, MAX_QUEUED_FRAMES, false},
         {ZMQ_RCVHWM, MAX_QUEUED_FRAMES, false},
         {ZMQ_RECONNECT_IVL, RECONNECT_MS, false},

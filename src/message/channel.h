@@ -21,6 +21,9 @@ NODISCARD enum status channel_bind(struct channel **out, const char *ipc_dir, st
 /** An API server's end. Errors: IO. */
 NODISCARD enum status channel_connect(struct channel **out, const char *ipc_dir,
                                       int32_t client_index, struct error *err);
+
+/** The engine's end waits until its frames have left, one second at most; the other end drops what
+ *  it has not sent. */
 void channel_close(struct channel *channel);
 
 /** A descriptor that turns readable when something may have arrived (edge-triggered: receive until

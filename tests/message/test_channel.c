@@ -7,7 +7,9 @@
 #include <cmocka.h>
 
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -214,6 +216,64 @@ static void a_path_too_long_for_a_socket_is_refused(void **state)
     channel_close(NULL);
 }
 
+// More than the kernel's buffers hold, so that most of it is still queued when the engine closes.
+static void an_engine_that_closes_loses_none_of_its_last_words(void **state)
+{
+    (void)state;
+    enum { NUM_FRAMES = 500, FRAME_BYTES = 64 << 10 };
+    struct channel *engine, *client;
+    assert_int_equal(channel_bind(&engine, ipc_dir, NULL), STATUS_OK);
+    assert_int_equal(channel_connect(&client, ipc_dir, 0, NULL), STATUS_OK);
+    char *bytes = xcalloc(1, FRAME_BYTES);
+    struct str frame = {bytes, FRAME_BYTES};
+    send_when_connected(engine, 0, frame);
+    for (int i = 1; i < NUM_FRAMES; i++) {
+        bytes[0] = (char)(i % 100);
+        assert_int_equal(channel_send(engine, 0, frame, NULL), STATUS_OK);
+    }
+    channel_close(engine);
+    for (int i = 0; i < NUM_FRAMES; i++) {
+        int32_t sender;
+        struct str got = expect_frame(client, &sender);
+        assert_int_equal(got.len, FRAME_BYTES);
+        assert_int_equal(got.ptr[0], i % 100);
+    }
+    free(bytes);
+    channel_close(client);
+}
+
+// A process that is stopped: its kernel's buffers fill up and nothing leaves any more.
+static void an_engine_that_closes_does_not_wait_for_one_that_never_reads(void **state)
+{
+    (void)state;
+    enum { NUM_FRAMES = 100, FRAME_BYTES = 1 << 20 };
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct channel *client;
+        if (channel_connect(&client, ipc_dir, 0, NULL) != STATUS_OK)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    struct channel *engine;
+    assert_int_equal(channel_bind(&engine, ipc_dir, NULL), STATUS_OK);
+    char *bytes = xcalloc(1, FRAME_BYTES);
+    struct str frame = {bytes, FRAME_BYTES};
+    send_when_connected(engine, 0, frame);
+    kill(pid, SIGSTOP);
+    for (int i = 0; i < NUM_FRAMES; i++)
+        assert_int_equal(channel_send(engine, 0, frame, NULL), STATUS_OK);
+    int64_t start_ns = clock_monotonic_ns();
+    channel_close(engine);
+    // It gives up by itself; a machine at its limit may take longer than a second to notice.
+    assert_true(clock_monotonic_ns() - start_ns < INT64_C(30000000000));
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    free(bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -224,6 +284,8 @@ int main(void)
         cmocka_unit_test(a_restarted_api_server_takes_its_name_over),
         cmocka_unit_test(the_descriptor_tells_of_a_frame_that_came_in_during_a_send),
         cmocka_unit_test(a_full_queue_refuses_and_never_blocks),
+        cmocka_unit_test(an_engine_that_closes_loses_none_of_its_last_words),
+        cmocka_unit_test(an_engine_that_closes_does_not_wait_for_one_that_never_reads),
         cmocka_unit_test(a_path_too_long_for_a_socket_is_refused),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
