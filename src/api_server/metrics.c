@@ -397,9 +397,9 @@ static void render_histograms(struct render *r)
         sample(r, row->name, "_created", buf_str(&r->labels), "", r->created);
     }
     double counts[MAX_BUCKETS + 1] = {0};
-    for (size_t b = 0; b < NUM_ITERATION_TOKEN_BUCKETS; b++) // what is above the last is +Inf
-        counts[b < ARRAY_LEN(buckets_iteration) ? b : ARRAY_LEN(buckets_iteration)] +=
-            (double)atomic_load(&e->iteration_tokens_buckets[b]);
+    _Static_assert(NUM_ITERATION_TOKEN_BUCKETS == ARRAY_LEN(buckets_iteration) + 1, "and +Inf");
+    for (size_t b = 0; b < NUM_ITERATION_TOKEN_BUCKETS; b++)
+        counts[b] = (double)atomic_load(&e->iteration_tokens_buckets[b]);
     const char *name = "vllm:iteration_tokens_total";
     head(r, name, "", "histogram", "Histogram of number of tokens per engine_step.");
     histogram_samples(r, name, buf_str(&r->labels), BUCKETS(buckets_iteration), counts,

@@ -49,6 +49,7 @@ void engine_core_count_step(struct engine_core *core, int64_t num_tokens)
 {
     static const int64_t bounds[] = {1,   8,    16,   32,   64,   128,  256,
                                      512, 1024, 2048, 4096, 8192, 16384};
+    _Static_assert(ARRAY_LEN(bounds) + 1 == NUM_ITERATION_TOKEN_BUCKETS, "and one beyond the last");
     size_t bucket = 0;
     while (bucket < ARRAY_LEN(bounds) && num_tokens > bounds[bucket])
         bucket++;

@@ -18,7 +18,7 @@ enum engine_state {
 };
 
 enum {
-    NUM_ITERATION_TOKEN_BUCKETS = 15, // 1 8 16 32 ... 16384, +Inf
+    NUM_ITERATION_TOKEN_BUCKETS = 14, // 1 8 16 32 ... 16384, +Inf
     NUM_FRONT_COUNTERS = 1024,
 };
 
