@@ -135,20 +135,33 @@ int32_t api_error_http_status(enum api_error_kind kind)
     return kinds[kind].http_status;
 }
 
-void api_error_write(struct buf *out, const struct api_error *err)
+static void write_object(struct buf *out, const char *message, const char *type, const char *param,
+                         int32_t code)
 {
     buf_append_c(out, "{\"error\":{\"message\":");
-    buf_append_json_string(out, str_from(err->message));
+    buf_append_json_string(out, str_from(message));
     buf_append_c(out, ",\"type\":");
-    buf_append_json_string(out, str_from(kinds[err->kind].type));
+    buf_append_json_string(out, str_from(type));
     buf_append_c(out, ",\"param\":");
-    if (err->param[0])
-        buf_append_json_string(out, str_from(err->param));
+    if (param[0])
+        buf_append_json_string(out, str_from(param));
     else
         buf_append_c(out, "null");
     buf_append_c(out, ",\"code\":");
-    buf_append_int(out, kinds[err->kind].http_status);
+    buf_append_int(out, code);
     buf_append_c(out, "}}");
+}
+
+void api_error_write(struct buf *out, const struct api_error *err)
+{
+    write_object(out, err->message, kinds[err->kind].type, err->param,
+                 kinds[err->kind].http_status);
+}
+
+void api_error_write_status(struct buf *out, int32_t status, const char *phrase,
+                            const char *message)
+{
+    write_object(out, message, phrase, "", status);
 }
 
 void api_error_write_anthropic(struct buf *out, const struct api_error *err)

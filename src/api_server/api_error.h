@@ -58,5 +58,9 @@ int32_t api_error_http_status(enum api_error_kind kind);
 /** Appends {"error":{"message":...,"type":...,"param":...,"code":...}}. */
 void api_error_write(struct buf *out, const struct api_error *err);
 
+/** The same for an error that HTTP itself has a name for: its `phrase` is the type. */
+void api_error_write_status(struct buf *out, int32_t status, const char *phrase,
+                            const char *message);
+
 /** Appends {"type":"error","error":{"type":...,"message":...}}, as Anthropic's clients read it. */
 void api_error_write_anthropic(struct buf *out, const struct api_error *err);

@@ -226,6 +226,7 @@ static enum status start(struct api_server *server, int listen_fd, const char *i
         .body_timeout_s = BODY_TIMEOUT_S,
         .tls = server->tls,
         .on_request = router_on_request,
+        .on_fault = router_on_fault,
         .context = server,
     };
     TRY(http_server_create(&server->http, listen_fd, &http, err));

@@ -10,10 +10,10 @@
 //     no byte of a doubtful body is ever taken for a request.
 //  3. Timeouts. A request that stalls, an idle connection and an answer that nobody takes have one
 //     each; none runs while an answer is being computed or streamed.
-//  4. Nothing about faults that evhttp finds itself: a malformed request line, a head or a body
-//  over
-//     the limit. It answers them before we hear of them, with the right status and an HTML page of
-//     its own (version 2.1 has no hook for that), and they leave no line in the access log.
+//  4. Faults that evhttp finds itself: a malformed request line, a head or a body over the limit.
+//     It answers them before we hear of them, with the right status and an HTML page of its own
+//     (version 2.1 has no hook for that): what it writes while no answer of ours is due is replaced
+//     (http_faults.c).
 //
 // A `struct connection` is made with the first request of a connection and found by its descriptor;
 // it goes with the connection. An exchange belongs to the connection until its answer has been
@@ -36,6 +36,7 @@
 #include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
 
+#include "api_server/http_faults.h"
 #include "api_server/tls.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -76,6 +77,7 @@ struct connection {
     int fd;
     bool idle;    // between two requests, no byte of the next one yet
     bool writing; // the rest of an answer that is handed over
+    bool ours;    // what is written belongs to an answer of ours
     struct http_exchange *exchange;
     char peer[64];
 };
@@ -130,6 +132,14 @@ static void on_connection_close(struct evhttp_connection *evcon, void *context)
     free(connection);
 }
 
+/** Bytes are about to go out: an answer of ours, or evhttp's word on a request that it refuses. */
+static void on_output(struct evbuffer *output, const struct evbuffer_cb_info *info, void *context)
+{
+    const struct connection *connection = context;
+    if (!connection->ours)
+        http_faults_replace(output, info, &connection->server->options, str_from(connection->peer));
+}
+
 /** Bytes came in: a connection that waited for a request is now reading one. */
 static void on_input(struct evbuffer *input, const struct evbuffer_cb_info *info, void *context)
 {
@@ -179,7 +189,10 @@ static struct connection *connection_of(struct http_server *server, struct evhtt
         format_peer(connection);
         server->connections[fd] = connection;
         evhttp_connection_set_closecb(evcon, on_connection_close, connection);
+        struct evbuffer *output = bufferevent_get_output(bev);
         evbuffer_add_cb(bufferevent_get_input(bev), on_input, connection);
+        evbuffer_remove_cb(output, http_faults_on_output, &server->options);
+        evbuffer_add_cb(output, on_output, connection);
     }
     assert(connection->evcon == evcon && !connection->exchange);
     return connection;
@@ -205,7 +218,7 @@ static void on_answer_written(struct evhttp_request *request, void *context)
     struct connection *connection = context;
     const struct http_server_options *options = &connection->server->options;
     connection->server->num_unwritten -= connection->writing;
-    connection->writing = false;
+    connection->writing = connection->ours = false;
     connection->idle = evbuffer_get_length(bufferevent_get_input(connection->bev)) == 0;
     bufferevent_setwatermark(connection->bev, EV_READ, 0,
                              (size_t)options->max_body_bytes + MAX_EARLY_BYTES);
@@ -215,57 +228,6 @@ static void on_answer_written(struct evhttp_request *request, void *context)
 }
 
 // ---- requests ------------------------------------------------------------------------------
-
-/** A header's name is a token (RFC 9110, section 5.6.2). */
-static bool is_token(const char *text)
-{
-    static const char others[] = "!#$%&'*+-.^_`|~";
-    if (*text == '\0')
-        return false;
-    for (; *text; text++) {
-        char c = *text;
-        bool alphanumeric =
-            (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-        if (!alphanumeric && !strchr(others, c))
-            return false;
-    }
-    return true;
-}
-
-static bool is_digits(const char *text)
-{
-    return *text != '\0' && text[strspn(text, "0123456789")] == '\0';
-}
-
-/** Why a request's head is not to be trusted, or NULL. */
-static const char *head_fault(const struct http_server *server, struct evhttp_request *request)
-{
-    int32_t num_headers = 0, num_lengths = 0, num_codings = 0, num_hosts = 0;
-    const struct evkeyvalq *headers = evhttp_request_get_input_headers(request);
-    for (const struct evkeyval *h = headers->tqh_first; h; h = h->next.tqe_next) {
-        num_headers++;
-        if (!is_token(h->key))
-            return "a malformed header name";
-        if (strcasecmp(h->key, "Content-Length") == 0) {
-            num_lengths++;
-            if (!is_digits(h->value))
-                return "a malformed Content-Length";
-        } else if (strcasecmp(h->key, "Transfer-Encoding") == 0) {
-            num_codings++;
-            if (strcasecmp(h->value, "chunked") != 0)
-                return "a Transfer-Encoding other than chunked";
-        } else if (strcasecmp(h->key, "Host") == 0) {
-            num_hosts++;
-        }
-    }
-    if (num_headers > server->options.max_header_count)
-        return "too many headers";
-    if (num_lengths > 1 || num_codings > 1 || num_hosts > 1)
-        return "a repeated header";
-    if (num_lengths > 0 && num_codings > 0)
-        return "both Content-Length and Transfer-Encoding";
-    return NULL;
-}
 
 /** evhttp reads no body after HEAD: what follows must not be taken for a request. */
 static bool has_unread_body(struct evhttp_request *request)
@@ -300,19 +262,21 @@ static void on_evhttp_request(struct evhttp_request *request, void *context)
     x->request = request;
     connection->exchange = x;
     connection->idle = false;
+    connection->ours = true;
     server->num_exchanges++;
     decode_path(x);
     watch_for_close(connection);
     evhttp_request_set_on_complete_cb(request, on_answer_written, connection);
     evhttp_add_header(evhttp_request_get_output_headers(request), "Server", "vllm.c");
 
-    const char *fault = head_fault(server, request);
+    const char *fault = http_faults_of_head(request, server->options.max_header_count);
     if (fault || has_unread_body(request))
         close_after_answer(request);
     if (fault) {
-        char text[128];
-        int len = snprintf(text, sizeof(text), "Invalid HTTP request received: %s.", fault);
-        http_exchange_reply(x, 400, "text/plain; charset=utf-8", (struct str){text, (size_t)len});
+        struct buf body = {0};
+        server->options.on_fault(server->options.context, http_exchange_peer(x), 400, fault, &body);
+        http_exchange_reply(x, 400, "application/json", buf_str(&body));
+        buf_deinit(&body);
         return;
     }
     server->options.on_request(server->options.context, x);
@@ -581,9 +545,12 @@ static struct bufferevent *new_bufferevent(struct event_base *base, void *contex
         bev = NULL;
     if (bev && tls) // requests and answers say themselves where they end
         bufferevent_openssl_set_allow_dirty_shutdown(bev, 1);
-    if (bev)
+    if (bev) {
         bufferevent_setwatermark(bev, EV_READ, 0,
                                  (size_t)server->options.max_body_bytes + MAX_EARLY_BYTES);
+        evbuffer_add_cb(bufferevent_get_output(bev), http_faults_on_output,
+                        (void *)(uintptr_t)&server->options);
+    }
     return bev;
 }
 

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/status.h"
 #include "base/str.h"
 
@@ -23,6 +24,10 @@ struct http_server_options {
     struct tls *tls;        // NULL: plain HTTP; outlives the server
     /** Called for every complete request. It answers at once or keeps the exchange for later. */
     void (*on_request)(void *context, struct http_exchange *exchange);
+    /** Called for every request that is refused before it is complete, or is no HTTP: appends the
+     *  body of the answer, which is JSON. `peer` is "-" where it is not known. */
+    void (*on_fault)(void *context, struct str peer, int32_t status, const char *reason,
+                     struct buf *body);
     void *context;
 };
 

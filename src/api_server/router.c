@@ -114,17 +114,38 @@ static void append_log_text(struct buf *out, struct str text)
     }
 }
 
+static bool logs_access(const struct api_server *server)
+{
+    const struct serve_options *options = server->options;
+    return !options->disable_uvicorn_access_log && options->uvicorn_log_level <= LOG_LEVEL_INFO;
+}
+
+static void begin_log_line(struct buf *line, struct str peer)
+{
+    buf_printf(line, "%s" STR_FORMAT " - \"",
+               log_get_format() == LOG_FORMAT_JSON ? "" : "INFO:     ", STR_ARG(peer));
+}
+
+static void end_log_line(struct buf *line, int32_t status)
+{
+    buf_printf(line, " HTTP/1.1\" %d %s", (int)status, http_status_phrase(status));
+    if (log_get_format() == LOG_FORMAT_JSON) {
+        log_write(LOG_LEVEL_INFO, __FILE__, __LINE__, STR_FORMAT, STR_ARG(buf_str(line)));
+    } else {
+        buf_append_char(line, '\n');
+        ssize_t written = write(STDOUT_FILENO, line->ptr, line->len);
+        (void)written; // nowhere to say that the log cannot be written
+    }
+    buf_deinit(line);
+}
+
 static void log_access(const struct api_call *call)
 {
-    const struct serve_options *options = call->server->options;
     struct str path = http_exchange_path(call->exchange);
-    if (options->disable_uvicorn_access_log || options->uvicorn_log_level > LOG_LEVEL_INFO ||
-        is_log_excluded(call->server, path))
+    if (!logs_access(call->server) || is_log_excluded(call->server, path))
         return;
-    bool is_json = log_get_format() == LOG_FORMAT_JSON;
     struct buf line = {0};
-    buf_printf(&line, "%s" STR_FORMAT " - \"",
-               is_json ? "" : "INFO:     ", STR_ARG(http_exchange_peer(call->exchange)));
+    begin_log_line(&line, http_exchange_peer(call->exchange));
     append_log_text(&line, http_exchange_method(call->exchange));
     buf_append_char(&line, ' ');
     append_log_text(&line, path);
@@ -133,15 +154,7 @@ static void log_access(const struct api_call *call)
         buf_append_char(&line, '?');
         append_log_text(&line, query);
     }
-    buf_printf(&line, " HTTP/1.1\" %d %s", call->status, http_status_phrase(call->status));
-    if (is_json) {
-        log_write(LOG_LEVEL_INFO, __FILE__, __LINE__, STR_FORMAT, STR_ARG(buf_str(&line)));
-    } else {
-        buf_append_char(&line, '\n');
-        ssize_t written = write(STDOUT_FILENO, line.ptr, line.len);
-        (void)written; // nowhere to say that the log cannot be written
-    }
-    buf_deinit(&line);
+    end_log_line(&line, call->status);
 }
 
 /** Counts the call and gives its memory back. */
@@ -484,4 +497,20 @@ void router_on_request(void *context, struct http_exchange *exchange)
         return;
     }
     dispatch(call, path, method);
+}
+
+void router_on_fault(void *context, struct str peer, int32_t status, const char *reason,
+                     struct buf *body)
+{
+    struct api_server *server = context;
+    char message[256];
+    snprintf(message, sizeof(message), "Invalid HTTP request received: %s.", reason);
+    api_error_write_status(body, status, http_status_phrase(status), message);
+    metrics_http(&server->metrics, HANDLER_NONE, status, 0, 0, body->len);
+    if (!logs_access(server))
+        return;
+    struct buf line = {0};
+    begin_log_line(&line, peer);
+    buf_append_char(&line, '-'); // what was asked for is not to be believed
+    end_log_line(&line, status);
 }

@@ -43,6 +43,10 @@ struct api_call {
 /** The http server's callback; context is the api_server. */
 void router_on_request(void *context, struct http_exchange *exchange);
 
+/** The http server's other callback: a request that never became one. */
+void router_on_fault(void *context, struct str peer, int32_t status, const char *reason,
+                     struct buf *body);
+
 /** Logs the routes that are there. */
 void router_log_routes(const struct api_server *server);
 

@@ -86,6 +86,14 @@ static void flood(struct http_exchange *x)
     http_exchange_on_close(x, on_closed, x);
 }
 
+static void on_fault(void *context, struct str peer, int32_t status, const char *reason,
+                     struct buf *body)
+{
+    (void)context;
+    buf_printf(body, "{\"peer\":%d,\"status\":%d,\"reason\":\"%s\"}", peer.len > 1, (int)status,
+               reason);
+}
+
 static void on_request(void *context, struct http_exchange *x)
 {
     (void)context;
@@ -168,6 +176,7 @@ static int start(void **state)
         .keep_alive_timeout_s = KEEP_ALIVE_S,
         .body_timeout_s = BODY_TIMEOUT_S,
         .on_request = on_request,
+        .on_fault = on_fault,
     };
     if (http_server_create(&env.server, env.listen_fd, &options, NULL) != STATUS_OK ||
         http_server_every(env.server, DELAY_MS, on_tick, NULL) != STATUS_OK ||
@@ -441,6 +450,8 @@ static void a_body_over_the_limit_is_answered_with_413(void **state)
             send_bytes(fd, (struct str){big, 4 * MAX_BODY_BYTES});
         assert_true(ends(fd, &in));
         assert_true(contains(&in, "HTTP/1.1 413 "));
+        assert_true(
+            contains(&in, "{\"peer\":0,\"status\":413,\"reason\":\"a body over its limit\"}"));
         buf_deinit(&in);
         close(fd);
     }
@@ -689,8 +700,11 @@ static void malformed_requests_do_no_harm(void **state)
         if (!cases[i].status)
             shutdown(fd, SHUT_WR);
         bool ended = ends(fd, &in);
+        bool is_error = contains(&in, " 400 ") || contains(&in, " 501 ") || contains(&in, " 413 ");
+        bool is_json = contains(&in, "\r\nContent-Type: application/json\r\n") &&
+                       contains(&in, "\r\n\r\n{\"peer\":") && !contains(&in, "<HTML>");
         if (!ended || (cases[i].status && !contains(&in, cases[i].status)) ||
-            contains(&in, "smuggled")) {
+            contains(&in, "smuggled") || (is_error && !is_json)) {
             print_error("case %zu: ended %d: %.*s\n", i, ended, (int)in.len, in.ptr ? in.ptr : "");
             fail();
         }
@@ -698,6 +712,23 @@ static void malformed_requests_do_no_harm(void **state)
         close(fd);
         assert_serving();
     }
+}
+
+static void a_fault_after_good_requests_names_the_peer(void **state)
+{
+    (void)state;
+    int fd = connect_client();
+    struct buf in = {0};
+    send_text(fd, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody");
+    expect_text(fd, &in, "\r\n\r\nbody");
+    send_text(fd, "no HTTP at all\r\n\r\n");
+    assert_true(ends(fd, &in));
+    assert_true(contains(&in, "HTTP/1.1 400 Bad Request\r\n"));
+    assert_true(contains(&in, "{\"peer\":1,\"status\":400,\"reason\":\"a malformed request"));
+    assert_false(contains(&in, "HTML"));
+    buf_deinit(&in);
+    close(fd);
+    assert_serving();
 }
 
 static void heads_over_their_limits_are_refused(void **state)
@@ -722,6 +753,7 @@ static void heads_over_their_limits_are_refused(void **state)
         send_bytes(fd, buf_str(cases[i]));
         assert_true(ends(fd, &in));
         assert_true(contains(&in, " 400 ") || contains(&in, " 413 "));
+        assert_true(contains(&in, "\r\n\r\n{\"peer\":"));
         buf_deinit(&in);
         close(fd);
     }
@@ -899,6 +931,7 @@ static void a_unix_socket_serves_too(void **state)
         .keep_alive_timeout_s = KEEP_ALIVE_S,
         .body_timeout_s = BODY_TIMEOUT_S,
         .on_request = answer_and_stop,
+        .on_fault = on_fault,
         .context = &server,
     };
     assert_int_equal(http_server_create(&server, listen_fd, &options, NULL), STATUS_OK);
@@ -949,6 +982,7 @@ int main(void)
         cmocka_unit_test(a_request_that_stalls_is_cut_off),
         cmocka_unit_test(an_idle_connection_is_closed_and_a_waiting_one_is_not),
         cmocka_unit_test(malformed_requests_do_no_harm),
+        cmocka_unit_test(a_fault_after_good_requests_names_the_peer),
         cmocka_unit_test(heads_over_their_limits_are_refused),
         cmocka_unit_test(an_answer_counts_until_its_last_byte_is_taken),
         cmocka_unit_test(random_bytes_do_no_harm),

@@ -53,6 +53,14 @@ static void write_certificate(const char *path)
     EVP_PKEY_free(key);
 }
 
+static void on_fault(void *context, struct str peer, int32_t status, const char *reason,
+                     struct buf *body)
+{
+    (void)context;
+    buf_printf(body, "{\"peer\":%d,\"status\":%d,\"reason\":\"%s\"}", peer.len > 1, (int)status,
+               reason);
+}
+
 static void on_request(void *context, struct http_exchange *x)
 {
     (void)context;
@@ -98,6 +106,7 @@ static int start(void **state)
         .body_timeout_s = TIMEOUT_S,
         .tls = env.tls,
         .on_request = on_request,
+        .on_fault = on_fault,
     };
     if (http_server_create(&env.server, env.listen_fd, &http, NULL) != STATUS_OK ||
         http_server_watch(env.server, env.stop_fds[0], on_stop, NULL) != STATUS_OK)

@@ -1,0 +1,25 @@
+// Requests that are no HTTP, or too much of it: what is wrong with them, and answers that say it as
+// every other error is said. Part of http_server.c; libevent's types go no further.
+#pragma once
+
+#include <stdint.h>
+
+#include <event2/buffer.h>
+#include <event2/http.h>
+
+#include "api_server/http_server.h"
+
+/** Why a request's head is not to be trusted, or NULL. */
+const char *http_faults_of_head(struct evhttp_request *request, int32_t max_header_count);
+
+/**
+ * A callback for the output of a connection that has not had a request yet; its context are the
+ * `struct http_server_options`. Whatever is written then is evhttp's own.
+ */
+void http_faults_on_output(struct evbuffer *output, const struct evbuffer_cb_info *info,
+                           void *options);
+
+/** The same where the peer is known: puts our answer in the place of the one that evhttp has just
+ *  begun to write. */
+void http_faults_replace(struct evbuffer *output, const struct evbuffer_cb_info *info,
+                         const struct http_server_options *options, struct str peer);
