@@ -95,7 +95,7 @@ static bool measure(int32_t num_seqs, double target_us, bool records)
     scheduler_init(&s, &config);
     struct recorder recorder = {0};
     if (records)
-        recorder_init(&recorder, &s);
+        recorder_init(&recorder, &s, 64 << 20);
     add_requests(&s, num_seqs);
     struct row_output *rows = xcalloc((size_t)num_seqs, sizeof(*rows));
     int64_t *took_ns = xcalloc(MEASURED_STEPS, sizeof(*took_ns));

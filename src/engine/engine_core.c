@@ -17,7 +17,7 @@ void engine_core_init(struct engine_core *core, const struct engine_config *conf
     *core = (struct engine_core){.options = config->options, .page = page};
     struct scheduler_config scheduler_config = scheduler_config_from(config);
     scheduler_init(&core->scheduler, &scheduler_config);
-    recorder_init(&core->recorder, &core->scheduler);
+    recorder_init(&core->recorder, &core->scheduler, (size_t)config->recorder_bytes);
     core->reports.logged_ns = clock_monotonic_ns();
 }
 
@@ -26,6 +26,7 @@ void engine_core_deinit(struct engine_core *core)
     executor_destroy(core->executor);
     channel_close(core->channel);
     scheduler_deinit(&core->scheduler);
+    dump_thread_stop(core->dump_thread);
     recorder_deinit(&core->recorder);
     held_requests_deinit(&core->held);
     arena_deinit(&core->arena);
@@ -222,12 +223,8 @@ bool engine_core_has_work(const struct engine_core *core)
 enum status engine_core_dump_recording(struct engine_core *core, char *path, size_t path_size,
                                        struct error *err)
 {
-    const char *folder = options_env("VLLM_RECORDING_DIR");
-    snprintf(path, path_size, "%s/vllm-recording-%d-%d.bin", folder ? folder : "/tmp",
-             (int)getpid(), (int)core->num_dumps++);
-    TRY(recorder_dump(&core->recorder, path, err));
-    log_info("The flight recorder was written to %s", path);
-    return STATUS_OK;
+    return recorder_dump_to(&core->recorder, options_env("VLLM_RECORDING_DIR"), path, path_size,
+                            err);
 }
 
 static void handle_dump_recording(struct engine_core *core, int32_t client_index,

@@ -44,8 +44,8 @@ struct engine_core {
     struct held_requests held; // not yet the scheduler's
     struct engine_reports reports;
     struct recorder recorder;
+    struct dump_thread *dump_thread; // set by the caller, or NULL
     struct step_durations durations; // of the step that ended last
-    int32_t num_dumps;               // recordings written so far
     struct arena arena;              // of the message being read
     struct buf frame;                // of the message being written
 };
@@ -54,7 +54,7 @@ struct engine_core {
 void engine_core_init(struct engine_core *core, const struct engine_config *config,
                       struct engine_page *page);
 
-/** Destroys executor and channel too. */
+/** Destroys executor, channel and dump thread too. */
 void engine_core_deinit(struct engine_core *core);
 
 /** Takes in one frame from a client. Nothing that it may contain is an error of the engine. */

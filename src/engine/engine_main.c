@@ -18,7 +18,7 @@ enum {
     HELD_WAIT_MS = 2,   // requests wait for something that sends no message
 };
 
-static volatile sig_atomic_t stop_requested, dump_requested;
+static volatile sig_atomic_t stop_requested;
 
 // For the handler of fatal signals, which gets no argument.
 static const struct recorder *fatal_recorder;
@@ -28,12 +28,6 @@ static void request_stop(int signal_number)
 {
     (void)signal_number;
     stop_requested = 1;
-}
-
-static void request_dump(int signal_number)
-{
-    (void)signal_number;
-    dump_requested = 1;
 }
 
 // The last decisions, for whoever looks for the reason. Calls nothing that a signal handler may
@@ -67,7 +61,6 @@ static void dump_recording(struct engine_core *core)
 {
     char path[1024];
     struct error err = {0};
-    dump_requested = 0;
     if (engine_core_dump_recording(core, path, sizeof(path), &err) != STATUS_OK)
         log_error("%s", err.message);
 }
@@ -79,8 +72,6 @@ static void install_signal_handlers(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
-    action.sa_handler = request_dump;
-    sigaction(SIGUSR2, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
 }
 
@@ -124,6 +115,8 @@ static enum status start(struct engine_core *core, struct engine_config *config,
     engine_core_publish(core, clock_monotonic_ns());
     atomic_store(&page->step_start_ns, 0); // an engine that died in a step left it
     dump_on_fatal_signals(&core->recorder);
+    TRY(dump_thread_start(&core->dump_thread, &core->recorder, options_env("VLLM_RECORDING_DIR"),
+                          err));
     atomic_store(&page->state, ENGINE_STATE_READY);
     return STATUS_OK;
 }
@@ -170,11 +163,8 @@ static enum status stop(struct engine_core *core, struct error *err)
 
 static enum status run(struct engine_core *core, struct error *err)
 {
-    while (!stop_requested) {
+    while (!stop_requested)
         TRY(turn(core, err));
-        if (dump_requested)
-            dump_recording(core);
-    }
     return stop(core, err);
 }
 
@@ -182,6 +172,7 @@ int engine_core_main(const struct serve_options *options, const char *ipc_dir,
                      struct shared_page *page)
 {
     stop_requested = 0;
+    dump_thread_block_signal();
     install_signal_handlers();
     struct engine_core core = {0};
     struct engine_config config = {0};

@@ -2,20 +2,11 @@
 #include "engine/recorder.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/random.h"
-
-enum {
-    MIN_HALF_BYTES = 8 << 20,
-    MAX_HALF_BYTES = 64 << 20,
-    BYTES_A_BLOCK = 96, // of a half, so that a snapshot takes a small part of it
-};
 
 // ---- records -------------------------------------------------------------------------------
 
@@ -49,7 +40,8 @@ static void end_record(struct recorder *rec, const struct record_writer *w, enum
     uint8_t *head = half->bytes + half->used;
     size_t len = (size_t)(w->at - head) - RECORD_HEAD_BYTES;
     store_head(head, kind, len);
-    half->used += RECORD_HEAD_BYTES + len; // last: a dump from a signal handler sees it whole
+    // Last: a dump by another thread or from a signal handler sees the record whole.
+    atomic_store_explicit(&half->used, half->used + RECORD_HEAD_BYTES + len, memory_order_release);
 }
 
 // The current half begins anew with the state of the scheduler.
@@ -67,12 +59,10 @@ static void begin_half(struct recorder *rec, const struct scheduler *s)
     end_record(rec, &w, RECORD_SNAPSHOT);
 }
 
-void recorder_init(struct recorder *rec, const struct scheduler *s)
+void recorder_init(struct recorder *rec, const struct scheduler *s, size_t num_bytes)
 {
-    size_t wanted = (size_t)s->kv.config.num_blocks * BYTES_A_BLOCK;
-    *rec = (struct recorder){.capacity = MIN_HALF_BYTES};
-    if (wanted > rec->capacity)
-        rec->capacity = wanted < MAX_HALF_BYTES ? wanted : MAX_HALF_BYTES;
+    *rec = (struct recorder){.capacity = num_bytes / 2};
+    pthread_mutex_init(&rec->turning, NULL);
     random_bytes(rec->key.secret, sizeof(rec->key.secret));
     rec->last_rows = xcalloc((size_t)s->config.max_num_seqs, sizeof(*rec->last_rows));
     for (int i = 0; i < 2; i++) {
@@ -97,6 +87,7 @@ void recorder_deinit(struct recorder *rec)
     free(rec->halves[0].bytes);
     free(rec->halves[1].bytes);
     free(rec->last_rows);
+    pthread_mutex_destroy(&rec->turning);
     *rec = (struct recorder){0};
 }
 
@@ -109,11 +100,13 @@ bool recorder_is_due(const struct recorder *rec)
 
 void recorder_checkpoint(struct recorder *rec, const struct scheduler *s)
 {
-    if (s->in_flight > 0 || !recorder_is_due(rec))
+    // While somebody reads the older half there is still the last quarter of this one.
+    if (s->in_flight > 0 || !recorder_is_due(rec) || pthread_mutex_trylock(&rec->turning) != 0)
         return;
     rec->current = 1 - rec->current;
     rec->has_other = true;
     begin_half(rec, s);
+    pthread_mutex_unlock(&rec->turning);
 }
 
 // ---- what is told to the scheduler ---------------------------------------------------------
@@ -337,47 +330,4 @@ void recorder_update(struct recorder *rec, const struct scheduler *s, int64_t no
     write_int(&w, durations->update_ns);
     write_int(&w, durations->send_ns);
     end_record(rec, &w, RECORD_UPDATE);
-}
-
-// ---- to a file -----------------------------------------------------------------------------
-
-static bool write_all(int fd, const uint8_t *bytes, size_t len)
-{
-    while (len > 0) {
-        ssize_t written = write(fd, bytes, len);
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written <= 0)
-            return false;
-        bytes += written;
-        len -= (size_t)written;
-    }
-    return true;
-}
-
-bool recorder_dump_fd(const struct recorder *rec, int fd)
-{
-    const struct recorder_half *other = &rec->halves[1 - rec->current];
-    const struct recorder_half *current = &rec->halves[rec->current];
-    return write_all(fd, rec->head, rec->head_bytes) &&
-           (!rec->has_other || write_all(fd, other->bytes, other->used)) &&
-           write_all(fd, current->bytes, current->used);
-}
-
-enum status recorder_dump(const struct recorder *rec, const char *path, struct error *err)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return error_set(err, STATUS_IO, "cannot create the recording %s: %s", path,
-                         strerror(errno));
-    bool is_written = recorder_dump_fd(rec, fd);
-    int reason = errno;
-    if (close(fd) != 0 && is_written) {
-        is_written = false;
-        reason = errno;
-    }
-    if (is_written)
-        return STATUS_OK;
-    unlink(path);
-    return error_set(err, STATUS_IO, "cannot write the recording %s: %s", path, strerror(reason));
 }

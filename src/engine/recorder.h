@@ -6,10 +6,12 @@
 // recorder_init() nothing is allocated. The format is recording.h's.
 //
 // Call order: recorder_checkpoint() before anything changes the scheduler, then the change, then
-// the function that tells of it; of aborts before they are made. One thread, but for
-// recorder_dump_fd().
+// the function that tells of it; of aborts before they are made. One thread, but for what is under
+// "to a file": records are only ever added, and to empty a half takes a lock that readers hold.
 #pragma once
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -26,7 +28,7 @@ struct step_durations {
 
 struct recorder_half {
     uint8_t *bytes;
-    size_t used; // whole records
+    _Atomic size_t used; // whole records
 };
 
 /** `= {0}` is a recorder that records nothing. */
@@ -40,13 +42,15 @@ struct recorder {
     uint8_t head[256]; // magic, version, CONFIG
     size_t head_bytes;
     struct content_key key;
+    pthread_mutex_t turning; // held to empty a half, and to read both
+    atomic_int num_dumps;    // to files of our naming, so far
     // The rows of the step before, for steps that only go on.
     int32_t *last_rows;
     int32_t num_last_rows; // -1: not to be used
 };
 
-/** For this scheduler, whose state is recorded as it is. */
-void recorder_init(struct recorder *recorder, const struct scheduler *s);
+/** For this scheduler, whose state is recorded as it is, with a ring of `num_bytes`. */
+void recorder_init(struct recorder *recorder, const struct scheduler *s, size_t num_bytes);
 void recorder_deinit(struct recorder *recorder);
 
 /** Whether the next recorder_checkpoint() without a step in flight turns to the other half. */
@@ -75,9 +79,29 @@ void recorder_update(struct recorder *recorder, const struct scheduler *s, int64
                      const struct engine_core_outputs outputs[MAX_API_SERVERS],
                      const struct step_durations *durations);
 
-/** Writes the file. Errors: IO. */
-NODISCARD enum status recorder_dump(const struct recorder *recorder, const char *path,
-                                    struct error *err);
+// ---- recorder_dump.c: to a file ----------------------------------------------------------------
 
-/** Writes it to a descriptor; may be called from a signal handler. False: it could not. */
+/** Writes the file. Any thread. Errors: IO. */
+NODISCARD enum status recorder_dump(struct recorder *recorder, const char *path, struct error *err);
+
+/** Writes a new file into `folder` (NULL: /tmp), says so in the log, and its path in `path`. Any
+ *  thread. Errors: IO. */
+NODISCARD enum status recorder_dump_to(struct recorder *recorder, const char *folder, char *path,
+                                       size_t path_size, struct error *err);
+
+/** Writes to a descriptor what is there now; for the handler of a fatal signal. False: it could
+ *  not. */
 bool recorder_dump_fd(const struct recorder *recorder, int fd);
+
+struct dump_thread;
+
+/** Blocks SIGUSR2 for this thread and those it starts from now on: it waits for a dump_thread. */
+void dump_thread_block_signal(void);
+
+/**
+ * A thread that dumps the recorder to `folder` whenever SIGUSR2 comes, whatever the others do: even
+ * while a step hangs. All threads must have blocked it. Ends before the recorder does. Errors: IO.
+ */
+NODISCARD enum status dump_thread_start(struct dump_thread **out, struct recorder *recorder,
+                                        const char *folder, struct error *err);
+void dump_thread_stop(struct dump_thread *thread);

@@ -17,11 +17,13 @@ void request_queue_reserve(struct request_queue *queue, int32_t count)
         return;
     queue->heap_capacity = max_i32(count, queue->heap_capacity * 2);
     queue->heap = xrealloc(queue->heap, (size_t)queue->heap_capacity * sizeof(*queue->heap));
+    queue->sorted = xrealloc(queue->sorted, (size_t)queue->heap_capacity * sizeof(*queue->sorted));
 }
 
 void request_queue_deinit(struct request_queue *queue)
 {
     free(queue->heap);
+    free(queue->sorted);
     *queue = (struct request_queue){0};
 }
 
@@ -119,6 +121,36 @@ struct request *request_queue_peek(const struct request_queue *queue)
     if (queue->policy == SCHEDULING_POLICY_PRIORITY)
         return queue->len > 0 ? queue->heap[0] : NULL;
     return queue->head;
+}
+
+// Moves the request at `index` down in a heap whose root is the one that comes last.
+static void sift_down(struct request **heap, int32_t index, int32_t len)
+{
+    struct request *request = heap[index];
+    for (int32_t child; (child = 2 * index + 1) < len; index = child) {
+        if (child + 1 < len && request_is_before(heap[child], heap[child + 1]))
+            child++;
+        if (!request_is_before(request, heap[child]))
+            break;
+        heap[index] = heap[child];
+    }
+    heap[index] = request;
+}
+
+struct request *const *request_queue_sort(const struct request_queue *queue)
+{
+    struct request **sorted = queue->sorted;
+    if (queue->len > 0)
+        memcpy(sorted, queue->heap, (size_t)queue->len * sizeof(*sorted));
+    for (int32_t i = queue->len / 2 - 1; i >= 0; i--)
+        sift_down(sorted, i, queue->len);
+    for (int32_t len = queue->len - 1; len > 0; len--) {
+        struct request *last = sorted[0];
+        sorted[0] = sorted[len];
+        sorted[len] = last;
+        sift_down(sorted, 0, len);
+    }
+    return sorted;
 }
 
 void request_queue_remove(struct request_queue *queue, struct request *request)

@@ -105,6 +105,7 @@ struct request_queue {
     int32_t len;
     struct request *head, *tail; // FCFS
     struct request **heap;       // PRIORITY: binary heap
+    struct request **sorted;     // room for as many
     int32_t heap_capacity;
 };
 
@@ -124,6 +125,10 @@ void request_queue_push_again(struct request_queue *queue, struct request *reque
 /** The next one, or NULL. */
 struct request *request_queue_peek(const struct request_queue *queue);
 void request_queue_remove(struct request_queue *queue, struct request *request);
+
+/** All that wait under PRIORITY, who comes first first, until the queue changes. Allocates nothing.
+ */
+struct request *const *request_queue_sort(const struct request_queue *queue);
 
 /** Whether `a` runs sooner than `b` under PRIORITY. */
 bool request_is_before(const struct request *a, const struct request *b);

@@ -74,13 +74,6 @@ static void write_findable(struct record_writer *w, const struct block_pool *poo
     }
 }
 
-// In the order of arrival at the heap's root, so that equal states have equal bytes.
-static int compare_requests(const void *a, const void *b)
-{
-    const struct request *x = *(struct request *const *)a, *y = *(struct request *const *)b;
-    return request_is_before(x, y) ? -1 : request_is_before(y, x);
-}
-
 static void write_waiting(struct record_writer *w, const struct scheduler *s,
                           const struct content_key *key)
 {
@@ -90,14 +83,10 @@ static void write_waiting(struct record_writer *w, const struct scheduler *s,
             write_request(w, s, r, key);
         return;
     }
-    size_t len = (size_t)s->waiting.len;
-    struct request **sorted = xcalloc(len + 1, sizeof(*sorted));
-    if (len > 0)
-        memcpy(sorted, s->waiting.heap, len * sizeof(*sorted));
-    qsort(sorted, len, sizeof(*sorted), compare_requests);
-    for (size_t i = 0; i < len; i++)
+    // In the order in which they come, so that equal states have equal bytes.
+    struct request *const *sorted = request_queue_sort(&s->waiting);
+    for (int32_t i = 0; i < s->waiting.len; i++)
         write_request(w, s, sorted[i], key);
-    free(sorted);
 }
 
 void snapshot_write(struct record_writer *w, const struct scheduler *s,

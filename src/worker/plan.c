@@ -93,10 +93,40 @@ static enum status plan_model(struct engine_config *config, struct error *err)
     return status;
 }
 
+/** Blocks that one request of full length needs. */
+static int64_t blocks_of_one(const struct engine_config *config)
+{
+    return layer_groups_blocks(&config->kv_cache, config->max_model_len,
+                               config->max_num_batched_tokens);
+}
+
+/**
+ * The flight recorder's ring. Each half begins with the state of the scheduler, which grows with
+ * the number of blocks: that is to be a small part of it. The memory that it takes decides how many
+ * blocks there are, so the size follows from the most that there can be.
+ */
+static void plan_recorder(struct engine_config *config)
+{
+    enum { BYTES_A_BLOCK = 96 };
+    const int64_t min_half_bytes = 2 << 20, max_half_bytes = 64 << 20;
+    const struct serve_options *options = config->options;
+    int64_t bytes = config->memory_total_bytes;
+    if (options->kv_cache_memory_bytes >= 0)
+        bytes = options->kv_cache_memory_bytes;
+    int64_t blocks = bytes / config->kv_cache.block_bytes;
+    if (options->kv_cache_memory_bytes < 0)
+        blocks = min_i64(blocks, config->max_num_seqs * blocks_of_one(config));
+    if (options->num_gpu_blocks_override > 0)
+        blocks = options->num_gpu_blocks_override;
+    int64_t half = min_i64(blocks, max_half_bytes / BYTES_A_BLOCK) * BYTES_A_BLOCK;
+    config->recorder_bytes = 2 * max_i64(half, min_half_bytes);
+}
+
+/** Of the device's memory, or on a CPU of the host's. */
 static int64_t used_without_cache(const struct engine_config *config)
 {
     return config->weight_bytes + config->mapped_bytes + config->workspace_bytes +
-           config->graph_bytes;
+           config->graph_bytes + (config->device == DEVICE_CPU ? config->recorder_bytes : 0);
 }
 
 static const char *memory_owner(const struct engine_config *config)
@@ -127,13 +157,6 @@ static enum status plan_available(struct engine_config *config, struct error *er
     double share = options->gpu_memory_utilization * (double)host.total_bytes;
     config->available_bytes = min_i64((int64_t)share, host.available_bytes) - used;
     return STATUS_OK;
-}
-
-/** Blocks that one request of full length needs. */
-static int64_t blocks_of_one(const struct engine_config *config)
-{
-    return layer_groups_blocks(&config->kv_cache, config->max_model_len,
-                               config->max_num_batched_tokens);
 }
 
 static enum status refuse_no_block(const struct engine_config *config, struct error *err)
@@ -236,6 +259,7 @@ static enum status plan_for_length(struct engine_config *config, int32_t max_mod
     TRY(limits_settle_batch(config, err));
     TRY(plan_groups(config, err));
     TRY(plan_model(config, err));
+    plan_recorder(config);
     return plan_blocks(config, err);
 }
 

@@ -58,7 +58,8 @@ static int64_t cache_bytes(const struct engine_config *config)
 
 int64_t engine_config_total_bytes(const struct engine_config *config)
 {
-    return weights_total(config) + config->workspace_bytes + config->graph_bytes +
+    int64_t recorder_bytes = config->device == DEVICE_CPU ? config->recorder_bytes : 0;
+    return weights_total(config) + config->workspace_bytes + config->graph_bytes + recorder_bytes +
            cache_bytes(config);
 }
 
@@ -116,8 +117,10 @@ static void append_memory(struct buf *out, const struct engine_config *config)
                    byte_text(config->memory_total_bytes).text,
                    byte_text(config->memory_free_bytes).text);
     if (config->host_bytes > 0)
-        buf_printf(out, "  %-22s%12s, %s of them pinned for copies\n", "beside it, of the host",
-                   byte_text(config->host_bytes).text, byte_text(config->pinned_bytes).text);
+        buf_printf(out,
+                   "  %-22s%12s, %s of them pinned for copies, and %s for the flight recorder\n",
+                   "beside it, of the host", byte_text(config->host_bytes).text,
+                   byte_text(config->pinned_bytes).text, byte_text(config->recorder_bytes).text);
 }
 
 void plan_report_text(struct buf *out, const struct engine_config *config)
@@ -158,6 +161,8 @@ void plan_report_text(struct buf *out, const struct engine_config *config)
     append_formula(out, config);
     buf_append_char(out, '\n');
     append_groups(out, kv_cache);
+    if (config->device == DEVICE_CPU)
+        append_row(out, 2, "flight recorder", config->recorder_bytes);
     append_memory(out, config);
 }
 
@@ -318,6 +323,7 @@ void plan_report_json(struct buf *out, const struct engine_config *config,
     json_int(out, "graph_bytes", config->graph_bytes);
     json_int(out, "host_bytes", config->host_bytes);
     json_int(out, "pinned_host_bytes", config->pinned_bytes);
+    json_int(out, "recorder_bytes", config->recorder_bytes);
     json_cache(out, config);
     json_concurrency(out, config);
     json_verdict(out, verdict);

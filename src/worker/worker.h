@@ -39,6 +39,7 @@ struct engine_config {
     int64_t workspace_bytes; // activations, logits, tables: all that a step needs
     int64_t weight_bytes;    // prepared copies on the device
     int64_t mapped_bytes;    // weights used in place from the mapped files
+    int64_t recorder_bytes;  // the flight recorder's ring, in the host's memory
     int64_t available_bytes; // what the KV cache could be given
 
     // For the table: what the sums above consist of, and out of what memory.

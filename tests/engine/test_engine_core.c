@@ -2,18 +2,23 @@
 // stands in for the worker's by having its names.
 #include "engine/fake_worker.h"
 
+#include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/mapped_file.h"
 #include "engine/engine_core.h"
+#include "engine/replay.h"
 
 struct executor {
     struct fake_worker worker;
     const struct scheduler_output *steps[MAX_STEPS_IN_FLIGHT]; // in flight, oldest first
     int32_t num_steps, most_steps;
     bool fails;
-    bool is_loading; // the bytes of its tokens
+    void (*hang)(void); // NULL: a step does not
+    bool is_loading;    // the bytes of its tokens
 };
 
 enum tokens_state executor_poll_tokens(struct executor *executor)
@@ -31,6 +36,8 @@ void executor_submit(struct executor *executor, const struct scheduler_output *s
 enum status executor_collect(struct executor *executor, struct model_runner_output *result,
                              struct error *err)
 {
+    if (executor->hang)
+        executor->hang();
     if (executor->fails)
         return error_set(err, STATUS_INTERNAL, "the device is gone");
     assert_true(executor->num_steps > 0);
@@ -213,6 +220,7 @@ static int setup_mode(void **state, bool async_scheduling)
         .max_num_seqs = 4,
         .max_num_batched_tokens = 64,
         .async_scheduling = async_scheduling,
+        .recorder_bytes = 1 << 20,
         .kv_cache = {.block_size = 4, .num_blocks = 300, .num_groups = 1},
     };
     engine_core_init(&w->core, &w->config, &w->page->engine);
@@ -559,6 +567,63 @@ static void the_line_of_statistics_reads_as_log_scrapers_expect(void **state)
     assert_string_equal(text, "");
 }
 
+static char hang_dir[64];
+
+static int is_recording(const struct dirent *entry)
+{
+    return strncmp(entry->d_name, "vllm-recording-", 15) == 0;
+}
+
+// A step that waits for what another thread of the engine does meanwhile.
+static void hang_until_a_recording_is_there(void)
+{
+    kill(getpid(), SIGUSR2);
+    for (int i = 0; i < 10000; i++) {
+        struct dirent **names;
+        int num_names = scandir(hang_dir, &names, is_recording, alphasort);
+        for (int k = 0; k < num_names; k++)
+            free(names[k]);
+        if (num_names >= 0)
+            free(names);
+        if (num_names > 0)
+            return;
+        usleep(1000);
+    }
+    fail_msg("nothing is recorded while a step hangs");
+}
+
+static void a_signal_writes_the_recording_even_while_a_step_hangs(void **state)
+{
+    struct world *w = *state;
+    struct error err = {0};
+    strcpy(hang_dir, "/tmp/test_engine_core_dump.XXXXXX");
+    assert_non_null(mkdtemp(hang_dir));
+    dump_thread_block_signal();
+    assert_int_equal(dump_thread_start(&w->core.dump_thread, &w->core.recorder, hang_dir, &err),
+                     STATUS_OK);
+    hello(w, 0);
+    add(w, 0, 11, 300);
+    TURN_UNTIL(w, news_of(w, 0, 11)->num_tokens > 20);
+    w->core.executor->hang = hang_until_a_recording_is_there;
+    turn(w);
+    w->core.executor->hang = NULL;
+    dump_thread_stop(w->core.dump_thread); // the file is whole
+    w->core.dump_thread = NULL;
+
+    char path[128];
+    snprintf(path, sizeof(path), "%s/vllm-recording-%d-0.bin", hang_dir, (int)getpid());
+    struct mapped_file file;
+    assert_int_equal(mapped_file_open(&file, path, &err), STATUS_OK);
+    struct replay_report report;
+    assert_int_equal(replay_run(mapped_file_str(&file), 0, &report, &err), STATUS_OK);
+    assert_int_equal(report.num_added, 1);
+    assert_true(report.num_steps > 20);
+    assert_false(report.is_cut);
+    mapped_file_close(&file);
+    unlink(path);
+    rmdir(hang_dir);
+}
+
 static void a_failed_step_is_told_to_the_loop(void **state)
 {
     struct world *w = *state;
@@ -608,6 +673,7 @@ int main(void)
         TEST(a_stopping_engine_takes_nothing_new),
         TEST(requests_of_a_client_that_vanished_are_dropped),
         TEST(the_line_of_statistics_reads_as_log_scrapers_expect),
+        TEST(a_signal_writes_the_recording_even_while_a_step_hangs),
         TEST(a_failed_step_is_told_to_the_loop),
         ASYNC_TEST(a_step_is_given_out_while_another_runs),
         ASYNC_TEST(a_greeted_client_gets_its_tokens_to_the_end),

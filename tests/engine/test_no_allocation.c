@@ -1,6 +1,7 @@
-// After warm-up, deciding a step and applying its result allocates nothing.
+// After warm-up, deciding a step, applying its result and recording both allocates nothing.
 #include "engine/fake_worker.h"
 
+#include "engine/recorder.h"
 #include "engine/scheduler.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -79,6 +80,9 @@ static void steps_allocate_nothing_with(enum scheduling_policy policy)
     struct fake_worker worker;
     scheduler_init(&s, &config);
     fake_worker_init(&worker, &kv_cache, config.max_num_seqs);
+    struct recorder recorder;
+    recorder_init(&recorder, &s, 16384); // so small that it turns again and again
+    const struct step_durations durations = {0};
     int64_t num_steps = 0;
     num_allocations = 0;
     for (uint64_t id = 1; id <= 60; id++)
@@ -88,16 +92,20 @@ static void steps_allocate_nothing_with(enum scheduling_policy policy)
         struct model_runner_output result;
         struct engine_core_outputs outputs[MAX_API_SERVERS];
         counting = true;
+        recorder_checkpoint(&recorder, &s);
         bool runs = scheduler_schedule(&s, 1, &step);
+        recorder_step(&recorder, &s, runs, &step, 1);
         counting = false;
         if (runs)
             fake_worker_run(&worker, &step, &result);
         counting = true;
         scheduler_update(&s, 1, runs ? &step : NULL, runs ? &result : NULL, outputs);
+        recorder_update(&recorder, &s, 1, runs ? &step : NULL, &result, outputs, &durations);
         counting = false;
         num_steps++;
     }
     assert_int_equal(num_allocations, 0);
+    assert_true(recorder.has_other);
     assert_true(num_steps > 100 && s.stats.num_preemptions > 0 && s.stats.prefix_cache_hits > 0);
     // The hook does count.
     counting = true;
@@ -109,6 +117,7 @@ static void steps_allocate_nothing_with(enum scheduling_policy policy)
     counting = false;
     free(block);
     assert_true(num_allocations > 0 || !COUNTS_ALLOCATIONS);
+    recorder_deinit(&recorder);
     scheduler_deinit(&s);
     fake_worker_deinit(&worker);
 }

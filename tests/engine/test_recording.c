@@ -2,6 +2,7 @@
 #include "engine/scheduler_world.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -20,7 +21,7 @@ static void start(struct recorded_world *rw, int32_t num_blocks)
     struct scheduler_config config = DEFAULTS;
     config.watermark = 0.07;
     init(&rw->w, config, num_blocks);
-    recorder_init(&rw->recorder, &rw->w.scheduler);
+    recorder_init(&rw->recorder, &rw->w.scheduler, 4 << 20);
 }
 
 static void stop(struct recorded_world *rw)
@@ -125,6 +126,68 @@ static void a_ring_that_turned_starts_from_its_older_half(void **state)
     assert_int_equal(report.last_step, rw.w.scheduler.step - 1);
     assert_int_equal(report.num_skipped, 0);
     buf_deinit(&file);
+    stop(&rw);
+}
+
+enum { NUM_DUMPS = 40, REQUESTS_A_DUMP = 10 };
+
+struct dumper {
+    struct recorder *recorder;
+    char folder[64];
+    _Atomic uint64_t num_requests; // told by the other thread
+    atomic_bool is_done;
+};
+
+static void *dump_again_and_again(void *context)
+{
+    struct dumper *d = context;
+    for (int i = 0; i < NUM_DUMPS; i++) {
+        char path[128];
+        struct error err = {0};
+        snprintf(path, sizeof(path), "%s/%d", d->folder, i);
+        while (atomic_load(&d->num_requests) < (uint64_t)i * REQUESTS_A_DUMP)
+            sched_yield(); // so that the ring turns meanwhile
+        if (recorder_dump(d->recorder, path, &err) != STATUS_OK)
+            break; // the test misses the file
+    }
+    atomic_store(&d->is_done, true);
+    return NULL;
+}
+
+// By another thread, while records are added and halves emptied.
+static void a_dump_beside_a_busy_scheduler_replays(void **state)
+{
+    (void)state;
+    struct recorded_world rw;
+    start(&rw, 40);
+    rw.recorder.capacity = 30000;
+    struct dumper d = {.recorder = &rw.recorder, .folder = "/tmp/test_recording.XXXXXX"};
+    assert_non_null(mkdtemp(d.folder));
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, dump_again_and_again, &d), 0);
+    for (uint64_t id = 1; !atomic_load(&d.is_done); id++) {
+        recorded_add(&rw, id, 5 + (int32_t)(id * 7 % 30), (int32_t)(id % 3),
+                     4 + (int32_t)(id % 20));
+        for (int i = 0; i < 10; i++)
+            recorded_step(&rw);
+        atomic_store(&d.num_requests, id);
+    }
+    pthread_join(thread, NULL);
+    assert_true(rw.recorder.has_other);
+    for (int i = 0; i < NUM_DUMPS; i++) {
+        char path[128];
+        struct error err = {0};
+        struct mapped_file file;
+        struct replay_report report;
+        snprintf(path, sizeof(path), "%s/%d", d.folder, i);
+        assert_int_equal(mapped_file_open(&file, path, &err), STATUS_OK);
+        if (replay_run(mapped_file_str(&file), 0, &report, &err) != STATUS_OK)
+            fail_msg("%s", err.message);
+        assert_false(report.is_cut);
+        mapped_file_close(&file);
+        unlink(path);
+    }
+    rmdir(d.folder);
     stop(&rw);
 }
 
@@ -286,6 +349,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_recording_replays_to_the_same_decisions),
         cmocka_unit_test(a_ring_that_turned_starts_from_its_older_half),
+        cmocka_unit_test(a_dump_beside_a_busy_scheduler_replays),
         cmocka_unit_test(what_does_not_fit_leaves_a_gap_and_replay_goes_on_behind_it),
         cmocka_unit_test(the_first_difference_is_told_with_its_step),
         cmocka_unit_test(a_file_that_was_cut_is_read_up_to_there),

@@ -589,7 +589,7 @@ static void run_trace(struct world *w, const struct trace *t)
     assert_int_equal(t->events[0].kind, 'c');
     configure(w, t->events[0].v);
     scheduler_init(&w->scheduler, &w->config);
-    recorder_init(&w->recorder, &w->scheduler);
+    recorder_init(&w->recorder, &w->scheduler, 1 << 20);
     // Small halves of different sizes, so that they turn and overflow.
     w->recorder.capacity = (size_t)(1 + t->num_events % 24) * 16384;
     fake_worker_init(&w->worker, &w->kv, w->config.max_num_seqs);

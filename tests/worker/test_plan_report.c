@@ -192,10 +192,12 @@ static void expect_parts_to_add_up(const struct engine_config *config)
  *  of the CPU's operations. */
 enum { UNPLANNED_BYTES = 1408 * 1024 };
 
-/** What is there before anybody asks for structured output. */
+/** What an executor has before anybody asks for structured output; the flight recorder is the
+ *  engine's. */
 static int64_t planned_at_start(const struct engine_config *config)
 {
-    return engine_config_total_bytes(config) - config->workspace_part_bytes[WORKSPACE_CONSTRAINTS];
+    return engine_config_total_bytes(config) - config->recorder_bytes -
+           config->workspace_part_bytes[WORKSPACE_CONSTRAINTS];
 }
 
 static void what_an_executor_takes_is_what_the_table_says(void **state)
