@@ -331,6 +331,11 @@ static void render_cache_config(struct render *r)
         buf_printf(&labels, "%d\"", o->num_gpu_blocks_override);
     else
         buf_append_c(&labels, "None\"");
+    buf_append_c(&labels, ",kv_cache_memory_bytes=\"");
+    if (o->kv_cache_memory_bytes >= 0)
+        buf_printf(&labels, "%lld\"", (long long)o->kv_cache_memory_bytes);
+    else
+        buf_append_c(&labels, "None\"");
     head(r, "vllm:cache_config_info", "", "gauge", "Information of the LLMEngine CacheConfig");
     sample(r, "vllm:cache_config_info", "", buf_str(&labels), "", 1);
     buf_deinit(&labels);
@@ -408,52 +413,86 @@ static void render_histograms(struct render *r)
     sample(r, name, "_created", buf_str(&r->labels), "", r->created);
 }
 
-static void render_http(struct render *r)
+/** Requests by handler and class of status: how many, or (`created`) since when they are counted.
+ */
+static void http_requests(struct render *r, bool created)
 {
+    static const char name[] = "http_requests";
+    static const char help[] = "Total number of requests by method, status and handler.";
+    const char *suffix = created ? "_created" : "_total";
     char labels[128];
-    head(r, "http_requests", "_total", "counter",
-         "Total number of requests by method, status and handler.");
+    head(r, name, suffix, created ? "gauge" : "counter", help);
     for (int h = 0; h < NUM_METRIC_HANDLERS; h++) {
         for (int class = 0; class < NUM_STATUS_CLASSES; class ++) {
             double value = total(r->metrics, http_slot(h) + class);
             snprintf(labels, sizeof(labels), "handler=\"%s\",method=\"%s\",status=\"%dxx\"",
                      handlers[h].path, handlers[h].method, class + 1);
             if (value > 0)
-                sample(r, "http_requests", "_total", (struct str){0}, labels, value);
+                sample(r, name, suffix, (struct str){0}, labels, created ? r->created : value);
         }
     }
-    static const struct {
-        const char *name, *help;
-        int32_t slot;
-    } sizes[] = {
-        {"http_request_size_bytes", "Content length of incoming requests by handler.", 0},
-        {"http_response_size_bytes", "Content length of outgoing responses by handler.", 2},
-    };
-    for (size_t s = 0; s < ARRAY_LEN(sizes); s++) {
-        head(r, sizes[s].name, "", "summary", sizes[s].help);
+}
+
+/** Whether a handler has answered. */
+static bool is_used(const struct render *r, int handler)
+{
+    return total(r->metrics, http_slot(handler) + NUM_STATUS_CLASSES + HTTP_HISTOGRAM_SLOTS) > 0;
+}
+
+/** A summary of a count and a sum for each handler; the count is at `slot` behind its histogram. */
+static void http_sizes(struct render *r, const char *name, const char *help, int32_t slot)
+{
+    char labels[128];
+    for (int created = 0; created < 2; created++) {
+        head(r, name, created ? "_created" : "", created ? "gauge" : "summary", help);
         for (int h = 0; h < NUM_METRIC_HANDLERS; h++) {
-            int32_t slot = http_slot(h) + NUM_STATUS_CLASSES + HTTP_HISTOGRAM_SLOTS + sizes[s].slot;
+            int32_t at = http_slot(h) + NUM_STATUS_CLASSES + HTTP_HISTOGRAM_SLOTS + slot;
             snprintf(labels, sizeof(labels), "handler=\"%s\"", handlers[h].path);
-            if (total(r->metrics, slot) == 0)
+            if (!is_used(r, h))
                 continue;
-            sample(r, sizes[s].name, "_count", (struct str){0}, labels, total(r->metrics, slot));
-            sample(r, sizes[s].name, "_sum", (struct str){0}, labels, total(r->metrics, slot + 1));
+            if (created) {
+                sample(r, name, "_created", (struct str){0}, labels, r->created);
+                continue;
+            }
+            sample(r, name, "_count", (struct str){0}, labels, total(r->metrics, at));
+            sample(r, name, "_sum", (struct str){0}, labels, total(r->metrics, at + 1));
         }
     }
-    const char *name = "http_request_duration_highr_seconds";
-    head(r, name, "", "histogram", "Latency with many buckets but no API specific labels.");
-    page_histogram(r, name, (struct str){0}, highr_slot(), BUCKETS(buckets_highr), 0);
-    name = "http_request_duration_seconds";
-    head(r, name, "", "histogram", "Latency with only few buckets by handler.");
-    for (int h = 0; h < NUM_METRIC_HANDLERS; h++) {
-        int32_t slot = http_slot(h);
-        if (total(r->metrics, slot + NUM_STATUS_CLASSES + HTTP_HISTOGRAM_SLOTS) == 0)
-            continue;
-        snprintf(labels, sizeof(labels), "handler=\"%s\",method=\"%s\"", handlers[h].path,
-                 handlers[h].method);
-        page_histogram(r, name, str_from(labels), slot + NUM_STATUS_CLASSES, BUCKETS(buckets_http),
-                       0);
+}
+
+static void http_durations(struct render *r)
+{
+    static const char name[] = "http_request_duration_seconds";
+    static const char help[] = "Latency with only few buckets by handler.";
+    char labels[128];
+    for (int created = 0; created < 2; created++) {
+        head(r, name, created ? "_created" : "", created ? "gauge" : "histogram", help);
+        for (int h = 0; h < NUM_METRIC_HANDLERS; h++) {
+            snprintf(labels, sizeof(labels), "handler=\"%s\",method=\"%s\"", handlers[h].path,
+                     handlers[h].method);
+            if (is_used(r, h) && created)
+                sample(r, name, "_created", (struct str){0}, labels, r->created);
+            else if (is_used(r, h))
+                page_histogram(r, name, str_from(labels), http_slot(h) + NUM_STATUS_CLASSES,
+                               BUCKETS(buckets_http), 0);
+        }
     }
+}
+
+static void render_http(struct render *r)
+{
+    static const char highr[] = "http_request_duration_highr_seconds";
+    static const char highr_help[] = "Latency with many buckets but no API specific labels.";
+    http_requests(r, false);
+    http_requests(r, true);
+    http_sizes(r, "http_request_size_bytes", "Content length of incoming requests by handler.", 0);
+    http_sizes(r, "http_response_size_bytes", "Content length of outgoing responses by handler.",
+               2);
+    head(r, highr, "", "histogram", highr_help);
+    page_histogram(r, highr, (struct str){0}, highr_slot(), BUCKETS(buckets_highr), 0);
+    head(r, highr, "_created", "gauge", highr_help);
+    sample(r, highr, "_created", (struct str){0}, "", r->created);
+    http_durations(r);
 }
 
 /** What vLLM does not have. */

@@ -321,6 +321,81 @@ test('promtool finds nothing but the names that vLLM chose', { skip: !hasPrometh
   assert.deepEqual(complaints, []);
 });
 
+/** What /metrics must show line by line: type, labels beside engine and model_name, bucket bounds. */
+const reference = (() => {
+  const numbers = (text) => text.split(' ').map(Number);
+  const ttft = numbers('0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1 2.5 5 7.5 10 20 40 80 160 640 2560');
+  const gaps = numbers('0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1 2.5 5 7.5 10 20 40 80');
+  const seconds = numbers('0.3 0.5 0.8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680');
+  const tokens = numbers('1 2 5 10 20 50 100 200 500 1000 2000'); // up to max_model_len, 2048
+  const gauge = (labels = {}) => ({ type: 'gauge', labels });
+  const counter = (labels = {}) => ({ type: 'counter', labels });
+  const histogram = (buckets) => ({ type: 'histogram', labels: {}, buckets });
+  return {
+    num_requests_running: gauge(), num_requests_waiting: gauge(), kv_cache_usage_perc: gauge(),
+    num_requests_waiting_by_reason: gauge({ reason: ['capacity', 'deferred'] }),
+    engine_sleep_state: gauge({ sleep_state: ['awake', 'weights_offloaded', 'discard_all'] }),
+    prefix_cache_queries: counter(), prefix_cache_hits: counter(), external_prefix_cache_queries: counter(),
+    external_prefix_cache_hits: counter(), mm_cache_queries: counter(), mm_cache_hits: counter(),
+    num_preemptions: counter(), prompt_tokens: counter(), prompt_tokens_cached: counter(), generation_tokens: counter(),
+    prompt_tokens_by_source: counter({ source: ['local_compute', 'local_cache_hit', 'external_kv_transfer'] }),
+    request_success: counter({ finished_reason: ['stop', 'length', 'abort', 'error', 'repetition'] }),
+    time_to_first_token_seconds: histogram(ttft), inter_token_latency_seconds: histogram(gaps),
+    request_time_per_output_token_seconds: histogram(gaps), e2e_request_latency_seconds: histogram(seconds),
+    request_queue_time_seconds: histogram(seconds), request_prefill_time_seconds: histogram(seconds),
+    request_decode_time_seconds: histogram(seconds), request_inference_time_seconds: histogram(seconds),
+    request_prompt_tokens: histogram(tokens), request_generation_tokens: histogram(tokens),
+    request_max_num_generation_tokens: histogram(tokens), request_params_max_tokens: histogram(tokens),
+    request_prefill_kv_computed_tokens: histogram(tokens), request_params_n: histogram([1, 2, 5, 10, 20]),
+    iteration_tokens_total: histogram(numbers('1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384')),
+  };
+})();
+
+test('names, types, labels and buckets are those of vLLM, each with when it began', async () => {
+  await complete(server);
+  const page = await scrape(server);
+  for (const [base, { type, labels, buckets }] of Object.entries(reference)) {
+    const name = `vllm:${base}${type === 'counter' ? '_total' : ''}`;
+    assert.equal(page.types[name], type, name);
+    const samples = page.samples[buckets ? `${name}_bucket` : name];
+    const [extra] = Object.keys(labels);
+    for (const { labels: { engine, model_name: model, le, ...rest } } of samples) {
+      assert.equal(engine, '0', name);
+      assert.equal(model, samples[0].labels.model_name, name);
+      assert.deepEqual(Object.keys(rest), extra ? [extra] : [], name);
+    }
+    if (extra) assert.deepEqual(samples.map((s) => s.labels[extra]), labels[extra], name);
+    if (buckets) {
+      assert.deepEqual(samples.map((s) => s.labels.le),
+        [...buckets.map((b) => (Number.isInteger(b) ? `${b}.0` : String(b))), '+Inf'], name);
+    }
+    if (type === 'gauge') continue;
+    const created = page.samples[`vllm:${base}_created`];
+    assert.equal(created.length, extra ? labels[extra].length : 1, name);
+    assert.ok(created.every((s) => Math.abs(s.value - Date.now() / 1000) < 600), name);
+  }
+  const known = new Set([...Object.keys(reference).flatMap((base) => [base, `${base}_total`, `${base}_created`]), 'cache_config_info']);
+  for (const name of Object.keys(page.types).filter((n) => n.startsWith('vllm:')))
+    assert.ok(known.has(name.slice('vllm:'.length)), `${name} is in no list`);
+});
+
+test('the HTTP series say when they began, too', async () => {
+  await complete(server);
+  const page = await scrape(server);
+  for (const [name, type, of] of [
+    ['http_requests', 'counter', '_total'], ['http_request_size_bytes', 'summary', '_count'],
+    ['http_response_size_bytes', 'summary', '_sum'], ['http_request_duration_seconds', 'histogram', '_count'],
+    ['http_request_duration_highr_seconds', 'histogram', '_count'],
+  ]) {
+    assert.equal(page.types[`${name}${type === 'counter' ? '_total' : ''}`], type);
+    assert.equal(page.types[`${name}_created`], 'gauge');
+    assert.deepEqual(page.samples[`${name}_created`].map((s) => s.labels), page.samples[`${name}${of}`].map((s) => s.labels), name);
+  }
+  for (const { labels } of page.samples.http_requests_total) assert.deepEqual(Object.keys(labels), ['handler', 'method', 'status']);
+  const handlers = new Set(page.samples.http_requests_total.map((s) => s.labels.handler));
+  for (const excluded of ['/metrics', '/health', '/load', '/ping', '/version', '/server_info']) assert.ok(!handlers.has(excluded));
+});
+
 /** Names of metrics in a query. */
 const namesIn = (query) => [...query.matchAll(/\b(?:vllm(?:_c)?:|http_request)[a-z0-9_]+/g)].map((m) => m[0]);
 
