@@ -76,7 +76,7 @@ static bool read_len(struct str text, int32_t *out)
 
 static enum status read_line(struct table *table, struct str line, struct error *err)
 {
-    struct str values[NUM_COLUMNS];
+    struct str values[NUM_COLUMNS] = {{0}};
     struct lengths row;
     if (!split_line(table, line, values))
         return error_set(err, STATUS_INVALID, "it has fewer columns than line 1");

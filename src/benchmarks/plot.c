@@ -18,6 +18,9 @@ enum {
     HEADER_HEIGHT = 84,
     ROW_HEIGHT = 396,
     MAX_CURVE_POINTS = 400,
+    LEGEND_COLUMNS = 7,
+    LEGEND_STEP = 145,
+    LEGEND_LINE = 20,
 };
 
 struct plot {
@@ -61,7 +64,7 @@ static void draw_distribution(const struct plot *plot, const struct svg_panel *p
     int64_t num = metric->num < MAX_CURVE_POINTS ? metric->num : MAX_CURVE_POINTS;
     for (int64_t i = 1; i <= num; i++) {
         int64_t at = (metric->num * i + num - 1) / num - 1;
-        buf_printf(plot->out, "L%.1f %.1f", svg_x(panel, metric->values[at]),
+        buf_printf(plot->out, "H%.1fV%.1f", svg_x(panel, metric->values[at]),
                    svg_y(panel, 100.0 * (double)(at + 1) / (double)metric->num));
     }
     buf_append_c(plot->out, "\"/>\n");
@@ -100,12 +103,13 @@ static void draw_legend(const struct plot *plot, double left, double top)
 {
     char name[64];
     for (int32_t i = 0; i < plot->num; i++) {
-        double y = top + 18.0 * i;
+        double x = left + (double)LEGEND_STEP * (i % LEGEND_COLUMNS);
+        double y = top + (double)LEGEND_LINE * (double)(i / LEGEND_COLUMNS);
         name_of(&plot->results[i], name, sizeof(name));
         buf_printf(plot->out,
                    "<path class=\"line\" stroke=\"%s\" d=\"M%.1f %.1fh22\"/><text class=\"key\" "
                    "x=\"%.1f\" y=\"%.1f\">",
-                   svg_colour(i, plot->num), left, y, left + 28, y + 4);
+                   svg_colour(i, plot->num), x, y, x + 28, y + 4);
         svg_append_text(plot->out, name);
         buf_append_c(plot->out, "</text>\n");
     }
@@ -273,7 +277,8 @@ static void draw_header(const struct plot *plot)
 static void draw(const struct plot *plot)
 {
     bool has_curves = plot->num > 1;
-    double legend_height = has_curves ? 18.0 * plot->num + 40 : 0;
+    int32_t num_lines = (plot->num + LEGEND_COLUMNS - 1) / LEGEND_COLUMNS;
+    double legend_height = has_curves ? (double)LEGEND_LINE * num_lines + 16 : 0;
     double height = HEADER_HEIGHT + ROW_HEIGHT * (has_curves ? 2.0 : 1.0) + legend_height;
     double top = HEADER_HEIGHT + 36;
     buf_printf(plot->out,
