@@ -278,7 +278,7 @@ int api_server_main(const struct serve_options *options, int32_t client_index, i
     }
     if (client_index == 0) {
         model_facts_log(&server.facts, options);
-        log_info("Supported tasks: ('generate',)");
+        log_info("Supported tasks: ('%s',)", api_server_pools(&server) ? "embed" : "generate");
         router_log_routes(&server);
     }
     atomic_store(&page->fronts[client_index].pid, getpid()); // the launcher's sign of readiness

@@ -117,12 +117,12 @@ static enum status parse_tools(struct chat_request *r, const json_t *body, struc
                          "a named tool_choice requires --tool-call-parser to be set");
 }
 
-static enum status parse_template_fields(struct chat_request *r, const json_t *body,
-                                         const struct protocol_config *config,
-                                         struct api_error *err)
+enum status template_fields_parse(struct chat_request *r, const json_t *body,
+                                  bool adds_generation_prompt, const struct protocol_config *config,
+                                  struct api_error *err)
 {
     bool generation_given;
-    r->add_generation_prompt = true;
+    r->add_generation_prompt = adds_generation_prompt;
     TRY(json_field_bool(body, "add_generation_prompt", &r->add_generation_prompt, &generation_given,
                         err));
     TRY(json_field_bool(body, "continue_final_message", &r->continue_final_message, NULL, err));
@@ -132,7 +132,6 @@ static enum status parse_template_fields(struct chat_request *r, const json_t *b
                                    "`add_generation_prompt` to True.");
     if (r->continue_final_message)
         r->add_generation_prompt = false;
-    TRY(json_field_array(body, "documents", &r->documents, err));
     TRY(json_field_object(body, "chat_template_kwargs", &r->chat_template_kwargs, err));
     TRY(json_field_str(body, "chat_template", &r->chat_template, err));
     const json_t *in_kwargs = json_object_get(r->chat_template_kwargs, "chat_template");
@@ -143,6 +142,12 @@ static enum status parse_template_fields(struct chat_request *r, const json_t *b
                              "Chat template is passed with request, but "
                              "--trust-request-chat-template is not set. Refused request with "
                              "untrusted chat template.");
+    return STATUS_OK;
+}
+
+static enum status parse_reasoning_effort(struct chat_request *r, const json_t *body,
+                                          struct api_error *err)
+{
     TRY(json_field_str(body, "reasoning_effort", &r->reasoning_effort, err));
     static const char *const efforts[] = {"none", "minimal", "low", "medium",
                                           "high", "xhigh",   "max"};
@@ -175,6 +180,8 @@ enum status chat_request_parse(struct chat_request *r, const json_t *body,
     // Without a reasoning parser there is no reasoning to leave out: both values agree.
     bool flag;
     TRY(json_field_bool(body, "include_reasoning", &flag, NULL, err));
-    TRY(parse_template_fields(r, body, config, err));
+    TRY(json_field_array(body, "documents", &r->documents, err));
+    TRY(template_fields_parse(r, body, true, config, err));
+    TRY(parse_reasoning_effort(r, body, err));
     return parse_tools(r, body, err);
 }

@@ -24,32 +24,40 @@ static enum status parse_prompt_item(struct completion_prompt *out, const json_t
                             "Input should be a string, a list of token ids, or a list of either");
 }
 
+enum status prompts_parse(const json_t *body, const char *key, size_t max,
+                          const struct completion_prompt **out, int32_t *num_prompts,
+                          struct arena *arena, struct api_error *err)
+{
+    struct json_field field = json_field_get(body, key);
+    bool is_list = json_is_array(field.value);
+    const json_t *first = is_list ? json_array_get(field.value, 0) : NULL;
+    bool single = !is_list || json_is_number(first);
+    size_t count = single ? 1 : json_array_size(field.value);
+    if (count > max)
+        return api_error_schema(err, "too_long", field.loc, NULL,
+                                "A request can hold at most %zu prompts, got %zu", max, count);
+    struct completion_prompt *prompts = arena_calloc(arena, count, sizeof(*prompts));
+    for (size_t i = 0; i < count; i++) {
+        char loc[128];
+        snprintf(loc, sizeof(loc), "%s", field.loc);
+        if (!single)
+            snprintf(loc, sizeof(loc), "%s.%zu", field.loc, i);
+        TRY(parse_prompt_item(&prompts[i], single ? field.value : json_array_get(field.value, i),
+                              loc, arena, err));
+    }
+    *num_prompts = (int32_t)count;
+    *out = prompts;
+    return STATUS_OK;
+}
+
 static enum status parse_prompt(struct completion_request *r, const json_t *body,
                                 struct arena *arena, struct api_error *err)
 {
     struct json_field field = json_field_get(body, "prompt");
-    bool is_list = json_is_array(field.value);
-    if (!field.value || (is_list && json_array_size(field.value) == 0))
+    if (!field.value || (json_is_array(field.value) && json_array_size(field.value) == 0))
         return api_error_validator(
             err, "prompt", "Either prompt or prompt_embeds must be provided and non-empty.");
-    const json_t *first = is_list ? json_array_get(field.value, 0) : NULL;
-    bool single = !is_list || json_is_number(first);
-    size_t count = single ? 1 : json_array_size(field.value);
-    if (count > MAX_PROMPTS)
-        return api_error_schema(err, "too_long", "body.prompt", NULL,
-                                "A request can hold at most %d prompts, got %zu", MAX_PROMPTS,
-                                count);
-    struct completion_prompt *prompts = arena_calloc(arena, count, sizeof(*prompts));
-    for (size_t i = 0; i < count; i++) {
-        char loc[64] = "body.prompt";
-        if (!single)
-            snprintf(loc, sizeof(loc), "body.prompt.%zu", i);
-        TRY(parse_prompt_item(&prompts[i], single ? field.value : json_array_get(field.value, i),
-                              loc, arena, err));
-    }
-    r->num_prompts = (int32_t)count;
-    r->prompts = prompts;
-    return STATUS_OK;
+    return prompts_parse(body, "prompt", MAX_PROMPTS, &r->prompts, &r->num_prompts, arena, err);
 }
 
 static enum status parse_logprobs(struct completion_request *r, const json_t *body,

@@ -83,7 +83,7 @@ static void count_output(struct choice *c, const struct engine_core_output *o, i
     c->scheduled_ns = o->scheduled_ns ? o->scheduled_ns : c->scheduled_ns;
     c->first_token_ns = o->first_token_ns ? o->first_token_ns : c->first_token_ns;
     c->last_token_ns = o->last_token_ns ? o->last_token_ns : c->last_token_ns;
-    if (o->num_new_tokens == 0)
+    if (o->num_new_tokens == 0 && o->num_pooled == 0)
         return;
     metrics_count(m, METRIC_GENERATION_TOKENS, o->num_new_tokens);
     if (c->last_timestamp_ns == 0) {
@@ -117,7 +117,8 @@ static void count_finish(struct choice *c)
     metrics_observe(m, METRIC_TIME_PER_OUTPUT_TOKEN, timings.mean_itl);
     metrics_observe(m, METRIC_REQUEST_PROMPT_TOKENS, c->prompt->num_ids);
     metrics_observe(m, METRIC_REQUEST_GENERATION_TOKENS, generated);
-    metrics_observe(m, METRIC_PARAMS_MAX_TOKENS, c->prompt->sampling.max_tokens);
+    if (!c->generation->kind->pools)
+        metrics_observe(m, METRIC_PARAMS_MAX_TOKENS, c->prompt->sampling.max_tokens);
     metrics_observe(m, METRIC_PREFILL_KV_COMPUTED_TOKENS, c->prompt->num_ids - cached);
     c->prompt->max_generated = max_i32(c->prompt->max_generated, generated);
     if (--c->prompt->num_unfinished == 0) {
@@ -185,6 +186,16 @@ static void write_stream(struct generation *g, struct buf *out)
     g->last_write_ns = clock_monotonic_ns();
 }
 
+/** Whether a vector will not come: its request was aborted by a server or an engine that stops. */
+static bool lacks_vectors(const struct generation *g)
+{
+    for (int32_t i = 0; g->kind->pools && i < g->num_choices; i++) {
+        if (g->choices[i].num_pooled == 0)
+            return true;
+    }
+    return false;
+}
+
 /** Ends the answer once nothing is left to come. Returns true if the generation is gone. */
 static bool complete(struct generation *g)
 {
@@ -195,6 +206,13 @@ static bool complete(struct generation *g)
     for (int32_t i = 0; g->fields->stream && i < g->num_choices; i++) {
         if (!g->choices[i].out.taken_finish)
             return false; // a slow reader: the timer goes on
+    }
+    if (lacks_vectors(g)) {
+        struct api_error err;
+        api_error_set(&err, API_ERROR_OVERLOADED,
+                      "The server stopped before all embeddings were computed. Please try again.");
+        fail(g, &err);
+        return true;
     }
     if (g->kind->on_end)
         g->kind->on_end(g, NULL);
@@ -251,6 +269,16 @@ static void stream_choice(struct choice *c)
     write_stream(g, out);
 }
 
+static void keep_vector(struct choice *c, const struct engine_core_output *o)
+{
+    if (o->num_pooled == 0)
+        return;
+    float *copy = arena_array(&c->generation->arena, float, o->num_pooled);
+    memcpy(copy, o->pooled, (size_t)o->num_pooled * sizeof(*copy));
+    c->pooled = copy;
+    c->num_pooled = o->num_pooled;
+}
+
 static void on_output(struct engine_request *request, const struct engine_core_output *o,
                       int64_t timestamp_ns)
 {
@@ -258,6 +286,7 @@ static void on_output(struct engine_request *request, const struct engine_core_o
     struct generation *g = c->generation;
     arena_reset(&g->server->scratch_arena);
     count_output(c, o, timestamp_ns);
+    keep_vector(c, o);
     if (o->num_new_tokens > 0)
         leave_queue(c);
     if (o->finish_reason == FINISH_REASON_ERROR) {
@@ -348,16 +377,22 @@ static void log_request(const struct generation *g)
     for (int32_t i = 0; i < g->num_prompts; i++) {
         const struct prompt *p = &g->prompts[i];
         const struct sampling_params *s = &p->sampling;
-        log_info("Received request %s: params: SamplingParams(n=%d, presence_penalty=%g, "
-                 "frequency_penalty=%g, repetition_penalty=%g, temperature=%g, top_p=%g, "
-                 "top_k=%d, min_p=%g, seed=%" PRIu64 ", max_tokens=%d, min_tokens=%d, "
-                 "ignore_eos=%s, num_stop=%d, num_stop_token_ids=%d, logprobs=%d, "
-                 "prompt_logprobs=%d), num_prompt_tokens: %d, lora_request: None.",
-                 g->id, (int)g->fields->sampling.n, s->presence_penalty, s->frequency_penalty,
-                 s->repetition_penalty, s->temperature, s->top_p, s->top_k, s->min_p, s->seed,
-                 s->max_tokens, s->min_tokens, s->eos_token_id < 0 ? "True" : "False",
-                 g->fields->sampling.num_stop, s->num_stop_token_ids, s->num_logprobs,
-                 s->num_prompt_logprobs, p->num_ids);
+        if (g->kind->pools)
+            log_info("Received request %s: params: PoolingParams(task='embed', dimensions=%d, "
+                     "use_activation=%s), num_prompt_tokens: %d, lora_request: None.",
+                     g->id, (int)g->pooling.dimensions,
+                     g->pooling.use_activation ? "True" : "False", (int)p->num_ids);
+        else
+            log_info("Received request %s: params: SamplingParams(n=%d, presence_penalty=%g, "
+                     "frequency_penalty=%g, repetition_penalty=%g, temperature=%g, top_p=%g, "
+                     "top_k=%d, min_p=%g, seed=%" PRIu64 ", max_tokens=%d, min_tokens=%d, "
+                     "ignore_eos=%s, num_stop=%d, num_stop_token_ids=%d, logprobs=%d, "
+                     "prompt_logprobs=%d), num_prompt_tokens: %d, lora_request: None.",
+                     g->id, (int)g->fields->sampling.n, s->presence_penalty, s->frequency_penalty,
+                     s->repetition_penalty, s->temperature, s->top_p, s->top_k, s->min_p, s->seed,
+                     s->max_tokens, s->min_tokens, s->eos_token_id < 0 ? "True" : "False",
+                     g->fields->sampling.num_stop, s->num_stop_token_ids, s->num_logprobs,
+                     s->num_prompt_logprobs, p->num_ids);
         if (log_get_level() > LOG_LEVEL_DEBUG)
             continue;
         struct arena *arena = &g->server->scratch_arena;
@@ -382,6 +417,7 @@ static void start_choice(struct generation *g, struct prompt *p, int32_t index, 
     core->num_prompt_tokens = p->num_ids;
     core->prompt_token_ids = p->ids;
     core->cache_salt = g->fields->cache_salt;
+    core->pooling = g->pooling;
     core->sampling = p->sampling;
     core->sampling.seed += (uint64_t)of_prompt; // each choice its own stream
     c->out.engine.on_output = on_output;

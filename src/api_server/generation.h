@@ -1,4 +1,5 @@
-// The life of a request that generates: body → prompts → engine → answer, streamed or whole.
+// The life of a request that generates, or pools: body → prompts → engine → answer, streamed or
+// whole.
 //
 //   PREPARING (loop or pool) ──▶ RUNNING ──all choices finished──▶ answered
 //        │ error: an HTTP error      │ client leaves: aborted, nothing is sent
@@ -22,7 +23,7 @@ struct prompt {
     struct str text; // what echo gives back; ptr NULL: not kept
     int32_t num_ids;
     const int32_t *ids;
-    struct sampling_params sampling;
+    struct sampling_params sampling;       // neutral where the request pools
     int32_t num_unfinished, max_generated; // over its choices
 };
 
@@ -39,6 +40,8 @@ struct choice {
     int64_t text_offset;            // code points of logprobs so far
     int64_t last_timestamp_ns;      // engine's clock at the last output
     int64_t queued_ns, scheduled_ns, first_token_ns, last_token_ns;
+    int32_t num_pooled; // 0: no vector yet
+    const float *pooled;
 };
 
 struct generation {
@@ -57,7 +60,9 @@ struct generation {
     union {
         struct chat_request chat;
         struct completion_request completion;
+        struct embedding_request embedding;
     };
+    struct pooling_params pooling;    // type NONE: it generates
     struct generation_fields *fields; // of the request above
     enum status prepare_status;
     struct api_error error;
@@ -83,6 +88,7 @@ struct generation {
 struct generation_kind {
     const char *id_prefix;    // "chatcmpl-"
     const char *chunk_object; // "chat.completion.chunk"; NULL: chunks have no common head
+    bool pools;               // each prompt becomes a vector; nothing is drawn or streamed
     bool any_length;          // prompts may be longer than the model takes: nothing is generated
     /** JSON → request; sets fields. Any thread. */
     enum status (*parse)(struct generation *g, struct api_error *err);

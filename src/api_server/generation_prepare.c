@@ -82,7 +82,8 @@ static enum status truncate(const struct generation *g, struct prompt *p, int32_
                              "truncation size.",
                              keep, max_model_len);
     if (keep == -1) {
-        keep = max_i64(max_model_len - max_i64(sampling_requested_output(&f->sampling), 1), 0);
+        int64_t output = max_i64(sampling_requested_output(&f->sampling), g->kind->pools ? 0 : 1);
+        keep = max_i64(max_model_len - output, 0);
     }
     if (p->num_ids > keep) {
         p->ids += f->truncate_right ? 0 : p->num_ids - keep;
@@ -104,7 +105,10 @@ static enum status finish_prompt(struct generation *g, struct prompt *p, int32_t
     if (g->kind->any_length)
         return STATUS_OK;
     TRY(truncate(g, p, max_model_len, err));
-    TRY(prompt_length_check(&g->fields->sampling, p->num_ids, max_model_len, err));
+    // The whole context may be prompt where no token follows.
+    bool just_fits = g->kind->pools && p->num_ids == max_model_len;
+    if (!just_fits)
+        TRY(prompt_length_check(&g->fields->sampling, p->num_ids, max_model_len, err));
     for (int32_t i = 0; i < p->num_ids; i++) {
         if (p->ids[i] < 0 || p->ids[i] >= config->vocab_size)
             return api_error_set(err, API_ERROR_VALUE, "Token id %d is out of vocabulary",
@@ -117,12 +121,23 @@ static enum status finish_prompt(struct generation *g, struct prompt *p, int32_t
 static enum status resolve_sampling(struct generation *g, int32_t max_model_len,
                                     struct api_error *err)
 {
+    // What engines take for parameters that nothing is drawn with.
+    static const struct sampling_params neutral = {.top_p = 1,
+                                                   .repetition_penalty = 1,
+                                                   .max_tokens = 1,
+                                                   .eos_token_id = -1,
+                                                   .num_logprobs = -1,
+                                                   .num_prompt_logprobs = -1};
     const struct sampling_fields *s = &g->fields->sampling;
     const struct model_facts *facts = &g->server->facts;
     bool max_tokens_zero = g->fields->echo && s->default_max_tokens > 0;
     for (int32_t i = 0; i < g->num_prompts; i++) {
         struct sampling_params *p = &g->prompts[i].sampling;
         const struct sampling_params *first = &g->prompts[0].sampling;
+        if (g->kind->pools) {
+            *p = neutral;
+            continue;
+        }
         TRY(sampling_resolve(s, &facts->protocol, g->prompts[i].num_ids, max_model_len,
                              max_tokens_zero, &g->arena, p, err));
         if (i == 0) {

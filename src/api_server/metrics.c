@@ -97,6 +97,7 @@ static const struct {
     [HANDLER_RESPONSE_CANCEL] = {"/v1/responses/{response_id}/cancel", "POST"},
     [HANDLER_MESSAGES] = {"/v1/messages", "POST"},
     [HANDLER_COUNT_TOKENS] = {"/v1/messages/count_tokens", "POST"},
+    [HANDLER_EMBEDDINGS] = {"/v1/embeddings", "POST"},
     [HANDLER_NONE] = {"none", "none"},
 };
 

@@ -125,6 +125,7 @@ static enum status load(struct model_facts *facts, const struct serve_options *o
     }
     tokenizer_config_deinit(&config);
     TRY(status);
+    TRY(pooling_config_load(&facts->protocol.pooling, o, &facts->config, err));
     return parse_default_kwargs(facts, o, err);
 }
 

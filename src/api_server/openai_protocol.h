@@ -16,6 +16,7 @@
 #include "base/str.h"
 #include "config/hf_config.h"
 #include "config/options.h"
+#include "config/pooling_config.h"
 #include "message/message.h"
 
 enum {
@@ -33,6 +34,7 @@ struct protocol_config {
     int32_t num_extra_eos_ids;
     const int32_t *extra_eos_ids; // further ids that end an answer; stop_reason names them
     struct generation_config defaults;
+    struct pooling_config pooling; // type NONE: the model generates
     bool trust_request_chat_template;
     bool return_tokens_as_token_ids;
     bool force_include_usage;
@@ -113,6 +115,21 @@ struct completion_request {
     const struct completion_prompt *prompts;
 };
 
+/** How an answer shows vectors. */
+struct embedding_format {
+    bool is_base64;   // else lists of numbers
+    enum dtype dtype; // of base64's elements: F32, F16 or BF16
+    bool is_big_endian;
+};
+
+struct embedding_request {
+    struct chat_request chat; // its common fields; messages NULL: the prompts below
+    int32_t num_prompts;
+    const struct completion_prompt *prompts;
+    struct embedding_format format;
+    struct pooling_params pooling; // resolved
+};
+
 /** Errors are in `err`, ready for the client. The structs borrow from `body`. */
 NODISCARD enum status chat_request_parse(struct chat_request *request, const json_t *body,
                                          const struct protocol_config *config, struct arena *arena,
@@ -121,6 +138,33 @@ NODISCARD enum status completion_request_parse(struct completion_request *reques
                                                const json_t *body,
                                                const struct protocol_config *config,
                                                struct arena *arena, struct api_error *err);
+
+/** `hidden_size`: of the model; `model_name` stands in messages. */
+NODISCARD enum status embedding_request_parse(struct embedding_request *request, const json_t *body,
+                                              const struct protocol_config *config,
+                                              int32_t hidden_size, const char *model_name,
+                                              struct arena *arena, struct api_error *err);
+
+/** A field that holds a text, a list of token ids, or a list of up to `max` of either; given and
+ *  not empty. */
+NODISCARD enum status prompts_parse(const json_t *body, const char *key, size_t max,
+                                    const struct completion_prompt **prompts, int32_t *num_prompts,
+                                    struct arena *arena, struct api_error *err);
+
+/** How messages are rendered: generation prompt (`adds_generation_prompt` unless given),
+ *  continuation, template and its variables. */
+NODISCARD enum status template_fields_parse(struct chat_request *request, const json_t *body,
+                                            bool adds_generation_prompt,
+                                            const struct protocol_config *config,
+                                            struct api_error *err);
+
+/** `truncate_prompt_tokens` and `truncation_side`. */
+NODISCARD enum status truncation_fields_parse(struct generation_fields *fields, const json_t *body,
+                                              struct api_error *err);
+
+/** `priority`, `request_id` and `cache_salt`. */
+NODISCARD enum status request_fields_parse(struct generation_fields *fields, const json_t *body,
+                                           struct api_error *err);
 
 /** Fields that both endpoints have, but for logprobs and max_tokens. */
 NODISCARD enum status generation_fields_parse(struct generation_fields *fields, const json_t *body,

@@ -36,6 +36,13 @@ static const struct {
      "return_tokens_as_token_ids:boolean return_prompt_text:boolean logprob_token_ids:array "
      "repetition_detection:object truncation_side:string priority:integer cache_salt:string "
      "request_id:string user:string"},
+    {"EmbeddingRequest",
+     "input:string|array messages:array model:string encoding_format:string dimensions:integer "
+     "embed_dtype:string endianness:string use_activation:boolean normalize:boolean "
+     "truncate_prompt_tokens:integer truncation_side:string add_special_tokens:boolean "
+     "add_generation_prompt:boolean continue_final_message:boolean chat_template:string "
+     "chat_template_kwargs:object priority:integer cache_salt:string request_id:string "
+     "user:string"},
     {"ResponsesRequest",
      "input*:string|array model:string instructions:string max_output_tokens:integer "
      "stream:boolean store:boolean background:boolean previous_response_id:string "

@@ -29,28 +29,34 @@ static const struct route routes[] = {
     {"/v1/detokenize", "POST", serving_detokenize, HANDLER_DETOKENIZE, .takes_json = true,
      .summary = "As /detokenize, behind the key", .request = "DetokenizeRequest"},
     {"/v1/models", "GET", serving_models, HANDLER_MODELS, .summary = "The served names"},
-    {"/v1/chat/completions", "POST", serving_chat, HANDLER_CHAT, .takes_json = true,
-     .counts_as_load = true, .summary = "Answer a chat", .request = "ChatCompletionRequest"},
-    {"/v1/chat/completions/render", "POST", serving_chat_render, HANDLER_CHAT_RENDER,
-     .takes_json = true, .summary = "A chat's prompt, without an answer",
+    {"/v1/chat/completions", "POST", serving_chat, HANDLER_CHAT, .audience = ROUTE_GENERATES,
+     .takes_json = true, .counts_as_load = true, .summary = "Answer a chat",
      .request = "ChatCompletionRequest"},
-    {"/v1/completions", "POST", serving_completion, HANDLER_COMPLETIONS, .takes_json = true,
-     .counts_as_load = true, .summary = "Continue a text", .request = "CompletionRequest"},
+    {"/v1/chat/completions/render", "POST", serving_chat_render, HANDLER_CHAT_RENDER,
+     .audience = ROUTE_GENERATES, .takes_json = true,
+     .summary = "A chat's prompt, without an answer", .request = "ChatCompletionRequest"},
+    {"/v1/completions", "POST", serving_completion, HANDLER_COMPLETIONS,
+     .audience = ROUTE_GENERATES, .takes_json = true, .counts_as_load = true,
+     .summary = "Continue a text", .request = "CompletionRequest"},
     {"/v1/completions/render", "POST", serving_completion_render, HANDLER_COMPLETION_RENDER,
-     .takes_json = true, .summary = "A completion's prompts, without an answer",
-     .request = "CompletionRequest"},
-    {"/v1/responses", "POST", serving_responses, HANDLER_RESPONSES, .takes_json = true,
-     .counts_as_load = true, .summary = "Make a response", .request = "ResponsesRequest"},
+     .audience = ROUTE_GENERATES, .takes_json = true,
+     .summary = "A completion's prompts, without an answer", .request = "CompletionRequest"},
+    {"/v1/embeddings", "POST", serving_embedding, HANDLER_EMBEDDINGS, .audience = ROUTE_POOLS,
+     .takes_json = true, .counts_as_load = true, .summary = "Turn texts into vectors",
+     .request = "EmbeddingRequest"},
+    {"/v1/responses", "POST", serving_responses, HANDLER_RESPONSES, .audience = ROUTE_GENERATES,
+     .takes_json = true, .counts_as_load = true, .summary = "Make a response",
+     .request = "ResponsesRequest"},
     {"/v1/responses/{response_id}/cancel", "POST", serving_response_cancel, HANDLER_RESPONSE_CANCEL,
-     .summary = "Cancel a response that is made in the background"},
+     .audience = ROUTE_GENERATES, .summary = "Cancel a response that is made in the background"},
     {"/v1/responses/{response_id}", "GET", serving_response_get, HANDLER_RESPONSE,
-     .summary = "A stored response"},
-    {"/v1/messages", "POST", serving_messages, HANDLER_MESSAGES, .takes_json = true,
-     .counts_as_load = true, .says_anthropic = true, .summary = "Answer a chat, as Anthropic does",
-     .request = "MessagesRequest"},
+     .audience = ROUTE_GENERATES, .summary = "A stored response"},
+    {"/v1/messages", "POST", serving_messages, HANDLER_MESSAGES, .audience = ROUTE_GENERATES,
+     .takes_json = true, .counts_as_load = true, .says_anthropic = true,
+     .summary = "Answer a chat, as Anthropic does", .request = "MessagesRequest"},
     {"/v1/messages/count_tokens", "POST", serving_count_tokens, HANDLER_COUNT_TOKENS,
-     .takes_json = true, .says_anthropic = true, .summary = "The length of a chat's prompt",
-     .request = "CountTokensRequest"},
+     .audience = ROUTE_GENERATES, .takes_json = true, .says_anthropic = true,
+     .summary = "The length of a chat's prompt", .request = "CountTokensRequest"},
     {"/debug/requests/{request_id}", "GET", serving_debug_request, HANDLER_EXCLUDED,
      .summary = "Where a request's time went"},
     {"/debug/recording", "POST", serving_debug_recording, HANDLER_EXCLUDED,
@@ -68,6 +74,9 @@ static const struct route routes[] = {
 static bool is_present(const struct api_server *server, const struct route *route)
 {
     const struct serve_options *o = server->options;
+    if (route->audience != ROUTE_ALWAYS &&
+        (route->audience == ROUTE_POOLS) != api_server_pools(server))
+        return false;
     return (!route->dev_only || o->server_dev_mode) &&
            (!route->is_docs || !o->disable_fastapi_docs);
 }
@@ -436,12 +445,27 @@ static bool is_encoded(const struct api_call *call)
     return encoding.len > 0 && !str_eq_ignore_case(str_trim(encoding), STR("identity"));
 }
 
+/** Says that a path is not there; of what other pooling servers have, that it is not there yet. */
+static void explain_missing(const struct api_server *server, struct str path, struct api_error *err)
+{
+    static const char *const not_yet[] = {"/pooling", "/classify",  "/score",     "/v1/score",
+                                          "/rerank",  "/v1/rerank", "/v2/rerank", "/v2/embed"};
+    api_error_set(err, API_ERROR_NO_ROUTE, "Not Found");
+    for (size_t i = 0; i < ARRAY_LEN(not_yet) && api_server_pools(server); i++) {
+        if (str_eq_c(path, not_yet[i]))
+            api_error_set(err, API_ERROR_UNSUPPORTED,
+                          "vllm.c does not support %s yet; a pooling model is served at "
+                          "/v1/embeddings",
+                          not_yet[i]);
+    }
+}
+
 static void dispatch(struct api_call *call, struct str path, struct str method)
 {
     struct api_error err;
     call->route = find_route(call, path);
     if (!call->route) {
-        api_error_set(&err, API_ERROR_NO_ROUTE, "Not Found");
+        explain_missing(call->server, path, &err);
         api_call_fail(call, &err);
         return;
     }

@@ -12,11 +12,15 @@
 
 struct api_call;
 
+/** On which servers a route is there. */
+enum route_audience { ROUTE_ALWAYS, ROUTE_GENERATES, ROUTE_POOLS };
+
 struct route {
     const char *path;    // may have one {name}, which stands for any text
     const char *methods; // "GET" or "GET, POST"
     void (*handle)(struct api_call *call);
     enum metric_handler handler;
+    enum route_audience audience;
     bool takes_json;
     bool counts_as_load; // in /load
     bool dev_only;       // only with VLLM_SERVER_DEV_MODE

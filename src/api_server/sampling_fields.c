@@ -275,7 +275,7 @@ static enum status parse_stream_options(struct generation_fields *f, const json_
     return STATUS_OK;
 }
 
-static enum status parse_truncation(struct generation_fields *f, const json_t *body,
+enum status truncation_fields_parse(struct generation_fields *f, const json_t *body,
                                     struct api_error *err)
 {
     TRY(json_field_int(body, "truncate_prompt_tokens", &f->truncate_prompt_tokens,
@@ -289,6 +289,18 @@ static enum status parse_truncation(struct generation_fields *f, const json_t *b
         return api_error_schema(err, "literal_error", "body.truncation_side", NULL,
                                 "Input should be 'left' or 'right'");
     f->truncate_right = side.ptr && str_eq_c(side, "right");
+    return STATUS_OK;
+}
+
+enum status request_fields_parse(struct generation_fields *f, const json_t *body,
+                                 struct api_error *err)
+{
+    TRY(json_field_int(body, "priority", &f->priority, NULL, err));
+    TRY(json_field_str(body, "request_id", &f->request_id, err));
+    TRY(json_field_str(body, "cache_salt", &f->cache_salt, err));
+    if (f->cache_salt.ptr && f->cache_salt.len == 0)
+        return api_error_validator(
+            err, "cache_salt", "Parameter 'cache_salt' must be a non-empty string if provided.");
     return STATUS_OK;
 }
 
@@ -322,13 +334,8 @@ enum status generation_fields_parse(struct generation_fields *f, const json_t *b
     TRY(json_field_bool(body, "return_prompt_text", &f->return_prompt_text, NULL, err));
     TRY(json_field_bool(body, "return_tokens_as_token_ids", &f->return_tokens_as_token_ids, NULL,
                         err));
-    TRY(json_field_int(body, "priority", &f->priority, NULL, err));
-    TRY(json_field_str(body, "request_id", &f->request_id, err));
-    TRY(json_field_str(body, "cache_salt", &f->cache_salt, err));
-    if (f->cache_salt.ptr && f->cache_salt.len == 0)
-        return api_error_validator(
-            err, "cache_salt", "Parameter 'cache_salt' must be a non-empty string if provided.");
-    TRY(parse_truncation(f, body, err));
+    TRY(request_fields_parse(f, body, err));
+    TRY(truncation_fields_parse(f, body, err));
     TRY(check_neutral_fields(body, err));
     return refuse_unsupported(body, err);
 }

@@ -76,6 +76,12 @@ static inline int32_t api_server_max_model_len(const struct api_server *server)
     return atomic_load(&server->page->engine.max_model_len);
 }
 
+/** Whether the model pools prompts instead of generating. */
+static inline bool api_server_pools(const struct api_server *server)
+{
+    return server->facts.protocol.pooling.type != POOLING_NONE;
+}
+
 /** What this server counts for all servers of the host to see. */
 static inline struct front_page *api_server_front(const struct api_server *server)
 {

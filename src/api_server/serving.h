@@ -7,6 +7,7 @@ void serving_chat(struct api_call *call);
 void serving_completion(struct api_call *call);
 void serving_chat_render(struct api_call *call);
 void serving_completion_render(struct api_call *call);
+void serving_embedding(struct api_call *call);
 void serving_responses(struct api_call *call);
 void serving_response_get(struct api_call *call);
 void serving_response_cancel(struct api_call *call);

@@ -27,29 +27,10 @@ struct tokenize_job {
 static enum status read_chat(struct chat_request *r, const json_t *body,
                              const struct protocol_config *config, struct api_error *err)
 {
-    *r = (struct chat_request){.add_generation_prompt = true};
-    bool given;
+    *r = (struct chat_request){0};
     TRY(json_field_array(body, "messages", &r->messages, err));
-    TRY(json_field_bool(body, "add_generation_prompt", &r->add_generation_prompt, &given, err));
-    TRY(json_field_bool(body, "continue_final_message", &r->continue_final_message, NULL, err));
-    if (r->continue_final_message && given && r->add_generation_prompt)
-        return api_error_validator(err, NULL,
-                                   "Cannot set both `continue_final_message` and "
-                                   "`add_generation_prompt` to True.");
-    if (r->continue_final_message)
-        r->add_generation_prompt = false;
     TRY(json_field_array(body, "tools", &r->tools, err));
-    TRY(json_field_object(body, "chat_template_kwargs", &r->chat_template_kwargs, err));
-    TRY(json_field_str(body, "chat_template", &r->chat_template, err));
-    const json_t *in_kwargs = json_object_get(r->chat_template_kwargs, "chat_template");
-    if (json_is_string(in_kwargs))
-        r->chat_template = json_str(in_kwargs);
-    if (r->chat_template.ptr && !config->trust_request_chat_template)
-        return api_error_set(err, API_ERROR_VALUE,
-                             "Chat template is passed with request, but "
-                             "--trust-request-chat-template is not set. Refused request with "
-                             "untrusted chat template.");
-    return STATUS_OK;
+    return template_fields_parse(r, body, true, config, err);
 }
 
 static void write_tokens(struct tokenize_job *job, const int32_t *ids, int32_t num_ids,

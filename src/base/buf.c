@@ -135,6 +135,25 @@ void buf_append_json_string(struct buf *buf, struct str text)
     buf_append_char(buf, '"');
 }
 
+void buf_append_base64(struct buf *buf, struct str bytes)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *from = (const unsigned char *)bytes.ptr;
+    char *to = buf_reserve(buf, (bytes.len + 2) / 3 * 4);
+    for (size_t i = 0; i < bytes.len; i += 3) {
+        size_t count = bytes.len - i < 3 ? bytes.len - i : 3;
+        uint32_t group = (uint32_t)from[i] << 16;
+        group |= count > 1 ? (uint32_t)from[i + 1] << 8 : 0;
+        group |= count > 2 ? from[i + 2] : 0;
+        to[0] = digits[group >> 18];
+        to[1] = digits[group >> 12 & 63];
+        to[2] = count > 1 ? digits[group >> 6 & 63] : '=';
+        to[3] = count > 2 ? digits[group & 63] : '=';
+        to += 4;
+    }
+    buf->len += (bytes.len + 2) / 3 * 4;
+}
+
 void buf_append_json_double(struct buf *buf, double value)
 {
     if (!isfinite(value)) {

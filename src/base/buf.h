@@ -38,6 +38,9 @@ void buf_printf(struct buf *buf, const char *format, ...) PRINTF_FORMAT(2, 3);
 /** `text` as a quoted JSON string. Invalid UTF-8 becomes U+FFFD, so the output is always valid. */
 void buf_append_json_string(struct buf *buf, struct str text);
 
+/** Bytes as base64 (RFC 4648) with padding, without quotes. */
+void buf_append_base64(struct buf *buf, struct str bytes);
+
 /** The shortest decimal that reads back as the same double; always with '.' or 'e' ("1.0").
  *  Not finite: null. */
 void buf_append_json_double(struct buf *buf, double value);

@@ -130,6 +130,30 @@ enum status hf_json_bool(const struct hf_json *json, const char *key, bool *out,
     return STATUS_OK;
 }
 
+enum status hf_json_ints(const struct hf_json *json, const char *key, int64_t min, int64_t max,
+                         int32_t max_count, int32_t *out, int32_t *count, struct error *err)
+{
+    const json_t *value = hf_json_find(json, key);
+    if (!value)
+        return STATUS_OK;
+    size_t len = json_array_size(value);
+    bool is_fine = json_is_array(value) && len <= (size_t)max_count;
+    for (size_t i = 0; i < len && is_fine; i++) {
+        const json_t *item = json_array_get(value, i);
+        is_fine = json_is_integer(item) && json_integer_value(item) >= min &&
+                  json_integer_value(item) <= max;
+        out[i] = (int32_t)json_integer_value(item);
+    }
+    if (!is_fine) {
+        char expected[80];
+        snprintf(expected, sizeof(expected), "a list of at most %d integers from %lld on",
+                 max_count, (long long)min);
+        return hf_json_wrong(json, key, value, expected, err);
+    }
+    *count = (int32_t)len;
+    return STATUS_OK;
+}
+
 enum status hf_json_string(const struct hf_json *json, const char *key, enum hf_json_need need,
                            const char **out, struct error *err)
 {

@@ -40,6 +40,10 @@ NODISCARD enum status hf_json_double(const struct hf_json *json, const char *key
                                      struct error *err);
 NODISCARD enum status hf_json_bool(const struct hf_json *json, const char *key, bool *out,
                                    struct error *err);
+/** A list of at most `max_count` integers. */
+NODISCARD enum status hf_json_ints(const struct hf_json *json, const char *key, int64_t min,
+                                   int64_t max, int32_t max_count, int32_t *out, int32_t *count,
+                                   struct error *err);
 /** `*out` is borrowed from the JSON value. */
 NODISCARD enum status hf_json_string(const struct hf_json *json, const char *key,
                                      enum hf_json_need need, const char **out, struct error *err);

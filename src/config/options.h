@@ -24,6 +24,10 @@ enum scheduling_policy { SCHEDULING_POLICY_FCFS, SCHEDULING_POLICY_PRIORITY };
 
 enum load_format { LOAD_FORMAT_AUTO, LOAD_FORMAT_SAFETENSORS, LOAD_FORMAT_DUMMY };
 
+enum runner_type { RUNNER_AUTO, RUNNER_GENERATE, RUNNER_POOLING, RUNNER_DRAFT };
+
+enum convert_type { CONVERT_AUTO, CONVERT_NONE, CONVERT_EMBED, CONVERT_CLASSIFY };
+
 /** One of three: said on, said off, not said (resolved later). */
 enum tristate { TRISTATE_UNSET = -1, TRISTATE_FALSE = 0, TRISTATE_TRUE = 1 };
 
@@ -78,9 +82,13 @@ struct serve_options {
     bool disable_fastapi_docs;
 
     // ModelConfig, LoadConfig
-    const char *model;     // a directory
-    const char *tokenizer; // NULL: the model's
-    const char *dtype;     // "auto" or a dtype_parse() name
+    const char *model; // a directory
+    enum runner_type runner;
+    enum convert_type convert;
+    const char *pooler_config; // a JSON object or NULL
+    const char *hf_overrides;  // likewise
+    const char *tokenizer;     // NULL: the model's
+    const char *dtype;         // "auto" or a dtype_parse() name
     int64_t seed;
     int64_t max_model_len;                  // 0: from the model; -1: the longest that fits
     int32_t max_logprobs;                   // -1: the vocabulary

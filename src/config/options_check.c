@@ -297,6 +297,19 @@ static enum status check_numbers(const struct serve_options *options, struct err
     return STATUS_OK;
 }
 
+static enum status check_runner(const struct serve_options *options, struct error *err)
+{
+    if (options->runner == RUNNER_GENERATE && options->convert == CONVERT_EMBED)
+        return error_set_field(err, STATUS_INVALID, "convert",
+                               "--convert embed contradicts --runner generate, expected --runner "
+                               "pooling or auto");
+    if (options->runner == RUNNER_POOLING && options->convert == CONVERT_NONE)
+        return error_set_field(err, STATUS_UNSUPPORTED, "convert",
+                               "--convert none with --runner pooling: this model does not support "
+                               "`--runner pooling` as it is, expected --convert embed or auto");
+    return STATUS_OK;
+}
+
 /** Drops empty strings, which would otherwise match an empty key or name. */
 static void drop_empty(struct str_list *list)
 {
@@ -338,6 +351,7 @@ enum status options_finish(struct serve_options *options, FILE *err_out, struct 
     }
     TRY(normalise_root_path(options, err));
     TRY(check_numbers(options, err));
+    TRY(check_runner(options, err));
     TRY(check_paths(options, err));
     if (options->enable_log_requests && options->log_level > LOG_LEVEL_INFO)
         warn(err_out, "--enable-log-requests logs nothing while the log level is above INFO");

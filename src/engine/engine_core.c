@@ -14,7 +14,10 @@ enum { MAX_FRAMES_A_STEP = 4096 };
 void engine_core_init(struct engine_core *core, const struct engine_config *config,
                       struct engine_page *page)
 {
-    *core = (struct engine_core){.options = config->options, .page = page};
+    *core = (struct engine_core){.options = config->options,
+                                 .page = page,
+                                 .pooling_type = config->pooling.type,
+                                 .hidden_size = config->model->hidden_size};
     struct scheduler_config scheduler_config = scheduler_config_from(config);
     scheduler_init(&core->scheduler, &scheduler_config);
     recorder_init(&core->recorder, &core->scheduler, (size_t)config->recorder_bytes);
@@ -152,6 +155,12 @@ static void handle_hello(struct engine_core *core, int32_t client_index,
     refuse_client(core, client_index, reason);
 }
 
+// What the worker has memory for; the API server asks for nothing else.
+static bool is_for_this_runner(const struct engine_core *core, const struct pooling_params *pooling)
+{
+    return pooling->type == core->pooling_type && pooling->dimensions <= core->hidden_size;
+}
+
 /** Whether so large an automaton can be run now. */
 static bool has_grammar(struct engine_core *core, int32_t num_words)
 {
@@ -185,6 +194,10 @@ static void handle_add(struct engine_core *core, int32_t client_index,
     }
     if (request->client_index != client_index) {
         refuse_client(core, client_index, "a request that another API server waits for");
+        return;
+    }
+    if (!is_for_this_runner(core, &request->pooling)) {
+        refuse_client(core, client_index, "a request for another runner than this engine's");
         return;
     }
     int32_t num_words = request->sampling.num_automaton_words;

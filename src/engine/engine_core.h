@@ -36,6 +36,8 @@ struct engine_core {
     struct executor *executor;
     struct channel *channel;
     enum client_state clients[MAX_API_SERVERS];
+    enum pooling_type pooling_type; // of all requests
+    int32_t hidden_size;
     bool stopping;                                      // no new requests
     struct scheduler_output steps[MAX_STEPS_IN_FLIGHT]; // in flight, by number
     int64_t submitted_ns[MAX_STEPS_IN_FLIGHT];

@@ -142,7 +142,7 @@ void recorder_add(struct recorder *rec, const struct scheduler *s, uint64_t requ
     write_int(&w, r->sampling.min_tokens);
     write_int(&w, r->sampling.eos_token_id >= 0);
     write_int(&w, r->sampling.num_stop_token_ids);
-    write_int(&w, r->sampling.num_prompt_logprobs >= 0);
+    write_int(&w, prompt_use_of(r));
     write_int(&w, r->refusal.kind == REFUSAL_TOKEN_IDS);
     write_int(&w, is_too_long ? TOKEN_PLAIN : class_of_last(r));
     write_int(&w, r->kv.num_hashes);
@@ -268,8 +268,11 @@ static void write_tokens(struct record_writer *w, const struct scheduler *s,
         if (r->state != REQUEST_FINISHED || !step->rows[i].samples)
             continue;
         int32_t class = TOKEN_PLAIN;
-        if (result->rows[i].token_id < 0)
+        const struct row_output *got = &result->rows[i];
+        if (request_pools(r) ? got->num_pooled == 0 : got->token_id < 0)
             class = TOKEN_NONE;
+        else if (request_pools(r))
+            continue; // it ended with its vector
         else if (r->finish_reason == FINISH_REASON_STOP)
             class = class_of_last(r);
         if (class == TOKEN_PLAIN)

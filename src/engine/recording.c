@@ -134,6 +134,13 @@ enum {
     WATERMARK_UNITS = 1 << 30, // the watermark is written in such parts of the whole
 };
 
+void read_prompt_use(struct record_reader *r, struct engine_core_request *request)
+{
+    int32_t use = read_i32(r, "use of the prompt", 0, 2 * NUM_POOLING_TYPES - 1);
+    request->sampling.num_prompt_logprobs = use % 2 - 1;
+    request->pooling.type = (enum pooling_type)(use / 2);
+}
+
 void config_write(struct record_writer *w, const struct scheduler_config *c)
 {
     write_int(w, c->max_num_batched_tokens);

@@ -18,7 +18,7 @@
 // No text and no token is in it. Of a prompt there are its length and, for each full block, a
 // content id: a keyed hash of the block's place in the hash chain, whose key dies with the engine.
 // Of a sampled token there is only whether it ended its request, and by which of the request's
-// stop tokens. That is all that decisions depend on.
+// stop tokens; of a vector only whether it was finite. That is all that decisions depend on.
 //
 // A file that was cut off within its last record (the engine died) is read up to there.
 #pragma once
@@ -58,6 +58,13 @@ struct content_key {
 };
 
 struct block_hash content_id(const struct content_key *key, struct block_hash hash);
+
+/** What a request asks of its prompt, in one number: whether it wants log-probabilities, and how it
+ *  pools. */
+static inline int32_t prompt_use_of(const struct request *request)
+{
+    return (request->sampling.num_prompt_logprobs >= 0) + 2 * (int32_t)request->pooling.type;
+}
 
 // ---- writing -------------------------------------------------------------------------------
 
@@ -105,6 +112,9 @@ int32_t read_count(struct record_reader *r, const char *field, int32_t max, size
 
 /** Errors: INVALID unless everything was read. */
 NODISCARD enum status record_finish(struct record_reader *r);
+
+/** What prompt_use_of() was, into the request. */
+void read_prompt_use(struct record_reader *r, struct engine_core_request *request);
 
 /** Replay's vocabulary: EOS, the request's stop tokens, and everything else. */
 enum { REPLAY_PLAIN_TOKEN, REPLAY_EOS, REPLAY_FIRST_STOP, REPLAY_VOCAB_SIZE = 1024 };

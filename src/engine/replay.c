@@ -166,7 +166,7 @@ static void replay_add(struct replay *p)
     m.sampling.min_tokens = read_i32(r, "min_tokens", 0, INT32_MAX);
     m.sampling.eos_token_id = read_i32(r, "has eos", 0, 1) ? REPLAY_EOS : -1;
     m.sampling.num_stop_token_ids = read_i32(r, "stop tokens", 0, MAX_STOP_TOKEN_IDS);
-    m.sampling.num_prompt_logprobs = read_i32(r, "prompt logprobs", 0, 1) - 1;
+    read_prompt_use(r, &m);
     bool is_outside = read_i32(r, "ids outside the vocabulary", 0, 1) != 0;
     int32_t last = read_i32(r, "last token", TOKEN_PLAIN,
                             TOKEN_FIRST_STOP + m.sampling.num_stop_token_ids - 1);
@@ -337,8 +337,12 @@ static void replay_step(struct replay *p)
 // The tokens that the recording has for a step in flight.
 static void read_tokens(struct replay *p, const struct scheduler_output *step)
 {
+    static const float vector[1]; // nobody looks into it
     for (int32_t i = 0; i < step->num_rows; i++)
-        p->rows[i] = (struct row_output){.row = step->rows[i].row, .token_id = REPLAY_PLAIN_TOKEN};
+        p->rows[i] = (struct row_output){.row = step->rows[i].row,
+                                         .token_id = REPLAY_PLAIN_TOKEN,
+                                         .num_pooled = ARRAY_LEN(vector),
+                                         .pooled = vector};
     while (record_ok(&p->r)) {
         int32_t place = read_i32(&p->r, "place", 0, step->num_rows) - 1;
         if (place < 0)
@@ -346,6 +350,7 @@ static void read_tokens(struct replay *p, const struct scheduler_output *step)
         const struct request *request = scheduler_step_of(&p->scheduler, step)->row_requests[place];
         int32_t last = TOKEN_FIRST_STOP + request->sampling.num_stop_token_ids - 1;
         p->rows[place].token_id = token_of_class(read_i32(&p->r, "token", TOKEN_NONE, last));
+        p->rows[place].num_pooled = 0;
     }
 }
 

@@ -38,6 +38,7 @@ struct request {
     int32_t client_index;
     int32_t stop_token_id;
     enum finish_reason finish_reason;
+    bool pools;        // `pooling` has a type
     bool is_forgotten; // not in the table any more, but still in a step in flight
     uint64_t request_id;
     int32_t *token_ids; // [capacity for max_tokens]
@@ -47,6 +48,7 @@ struct request {
     struct kv_sequence kv;
 
     struct sampling_params sampling;
+    struct pooling_params pooling;
     int64_t priority, arrival_time_ns;
     int64_t order;         // among all requests that were added
     int64_t admitted_step; // the last time
@@ -71,6 +73,18 @@ static inline void request_prefetch(const struct request *request)
         __builtin_prefetch(at + offset, 1);
 }
 
+static inline bool request_pools(const struct request *request)
+{
+    return request->pools;
+}
+
+/** Whether a cached prefix spares it work. Prompt log-probabilities need the logits of every
+ *  prompt token, and a mean over all tokens the hidden state of each: neither is in the cache. */
+static inline bool request_reads_cache(const struct request *request)
+{
+    return request->sampling.num_prompt_logprobs < 0 && request->pooling.type != POOLING_MEAN;
+}
+
 static inline int32_t request_num_output_tokens(const struct request *request)
 {
     return request->num_tokens - request->num_prompt_tokens;
@@ -93,7 +107,7 @@ static inline int32_t request_remaining_tokens(const struct request *request)
 static inline int32_t request_schedulable_tokens(const struct request *request)
 {
     bool ends = request->num_tokens + request->num_placeholders >= request->max_tokens;
-    return ends ? 0 : request_remaining_tokens(request);
+    return ends && !request_pools(request) ? 0 : request_remaining_tokens(request);
 }
 
 // ---- queue -------------------------------------------------------------------------------

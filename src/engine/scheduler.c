@@ -19,7 +19,8 @@ struct scheduler_config scheduler_config_from(const struct engine_config *engine
         .vocab_size = engine->model->vocab_size,
         .enable_chunked_prefill = o->enable_chunked_prefill != TRISTATE_FALSE,
         .enable_prefix_caching = o->enable_prefix_caching != TRISTATE_FALSE,
-        .async_scheduling = engine->async_scheduling,
+        // The worker pools a step's rows before the next step may give them to others.
+        .async_scheduling = engine->async_scheduling && engine->pooling.type == POOLING_NONE,
         .hash_algo = algo && strcmp(algo, "xxhash") == 0 ? BLOCK_HASH_XXHASH : BLOCK_HASH_SHA256,
         .long_prefill_token_threshold = o->long_prefill_token_threshold,
         .max_num_partial_prefills = o->max_num_partial_prefills,
@@ -159,7 +160,7 @@ static void add_row(struct scheduler *s, struct scheduler_output *out, struct re
     // Until the step's update it belongs to a step in flight.
     r->num_in_flight++;
     r->num_in_flight_tokens += num_new;
-    r->num_placeholders += row->samples;
+    r->num_placeholders += row->samples && !request_pools(r);
 }
 
 // Takes the request out of the step again.
@@ -171,7 +172,7 @@ static void remove_row(struct scheduler *s, struct scheduler_output *out, struct
     r->num_computed_tokens = row->num_computed_tokens;
     r->num_in_flight--;
     r->num_in_flight_tokens -= row->num_scheduled_tokens;
-    r->num_placeholders -= row->samples;
+    r->num_placeholders -= row->samples && !request_pools(r);
     out->num_rows--;
     for (int32_t i = slot; i < out->num_rows; i++) {
         s->rows[i] = s->rows[i + 1];
@@ -284,6 +285,7 @@ static void admit(struct scheduler *s, struct scheduler_output *out, struct requ
         .num_tokens = r->num_tokens,
         .token_ids = r->token_ids,
         .sampling = &r->sampling,
+        .pooling = r->pooling,
     };
 }
 
@@ -361,8 +363,7 @@ static void schedule_waiting(struct scheduler *s, struct scheduler_output *out, 
             scheduler_finish_outside_step(s, r, FINISH_REASON_LENGTH);
             continue;
         }
-        // Prompt log-probabilities need the logits of every prompt token computed anew.
-        bool reads_cache = r->sampling.num_prompt_logprobs < 0 && s->config.enable_prefix_caching;
+        bool reads_cache = s->config.enable_prefix_caching && request_reads_cache(r);
         int32_t num_found =
             reads_cache ? kv_cache_manager_find_prefix(&s->kv, &r->kv, r->num_tokens) : 0;
         int32_t num_left = r->num_tokens - num_found;

@@ -155,6 +155,11 @@ static enum status check_numbers(const struct scheduler *s, const struct engine_
     if (m->sampling.max_tokens < 1)
         return error_set(err, STATUS_INVALID, "max_tokens is %d, expected at least 1",
                          (int)m->sampling.max_tokens);
+    bool pools = m->pooling.type != POOLING_NONE;
+    if (pools && (m->num_output_tokens > 0 || m->sampling.num_prompt_logprobs >= 0))
+        return error_set(err, STATUS_INVALID,
+                         "%d output tokens or prompt log-probabilities of a request that pools",
+                         (int)m->num_output_tokens);
     if (request_table_find(&s->requests, m->request_id))
         return error_set(err, STATUS_INVALID, "request %" PRIu64 " is here already", m->request_id);
     return STATUS_OK;
@@ -181,24 +186,26 @@ static int32_t cache_capacity_tokens(const struct scheduler *s)
     return low;
 }
 
-// Why a fresh request of so many prompt tokens can never run here, with the number it exceeds.
+// Why a fresh request of so many prompt tokens can never run here, with the number it exceeds. It
+// needs room for the token that it draws as well, unless it pools.
 static void refuse_if_impossible(const struct scheduler *s, struct request *r, int32_t num_tokens,
                                  bool is_valid)
 {
     struct request_refusal *refusal = &r->refusal;
+    const int32_t room = request_pools(r) ? 0 : 1;
     if (!is_valid) {
         refusal->kind = REFUSAL_TOKEN_IDS;
         refusal->limit = s->config.vocab_size;
-    } else if (num_tokens >= s->config.max_model_len) {
+    } else if (num_tokens > s->config.max_model_len - room) {
         refusal->kind = REFUSAL_MODEL_LEN;
-        refusal->limit = s->config.max_model_len - 1;
+        refusal->limit = s->config.max_model_len - room;
     } else if (!s->config.enable_chunked_prefill &&
-               num_tokens >= s->config.max_num_batched_tokens) {
+               num_tokens > s->config.max_num_batched_tokens - room) {
         refusal->kind = REFUSAL_STEP;
-        refusal->limit = s->config.max_num_batched_tokens - 1;
-    } else if (!scheduler_can_ever_run(s, (int64_t)num_tokens + 1)) {
+        refusal->limit = s->config.max_num_batched_tokens - room;
+    } else if (!scheduler_can_ever_run(s, (int64_t)num_tokens + room)) {
         refusal->kind = REFUSAL_KV_CACHE;
-        refusal->limit = cache_capacity_tokens(s) - 1;
+        refusal->limit = cache_capacity_tokens(s) - room;
     }
     refusal->num_tokens = refusal->kind != REFUSAL_NONE ? num_tokens : 0;
 }
@@ -235,9 +242,8 @@ enum status scheduler_add(struct scheduler *s, const struct engine_core_request 
         shortened.num_output_tokens = 0;
         m = &shortened;
     }
-    int64_t limit =
-        min_i64((int64_t)m->num_prompt_tokens + m->sampling.max_tokens, s->config.max_model_len);
-    int32_t max_tokens = (int32_t)max_i64(limit, num_tokens);
+    int32_t limit = engine_core_request_max_tokens(m, s->config.max_model_len);
+    int32_t max_tokens = max_i32(limit, num_tokens);
     int32_t max_blocks = (int32_t)ceil_div(max_tokens, s->kv.config.block_size);
     struct request *r =
         request_table_add(&s->requests, m, max_tokens, max_blocks, s->kv.config.num_groups);

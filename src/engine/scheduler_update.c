@@ -54,6 +54,8 @@ static void report(struct segments *segments, const struct request *r, const str
         .first_prompt_logprob = got ? got->first_prompt_logprob : 0,
         .num_prompt_logprobs = got ? got->num_prompt_logprobs : 0,
         .prompt_logprobs = got ? got->prompt_logprobs : NULL,
+        .num_pooled = got ? got->num_pooled : 0,
+        .pooled = got ? got->pooled : NULL,
         .finish_reason = r->finish_reason,
         // Every field is named: zeroing 112 bytes first would take as long as all the rest.
         .refusal = r->finish_reason == FINISH_REASON_ERROR ? r->refusal : no_refusal,
@@ -126,6 +128,14 @@ static int32_t append_token(struct scheduler *s, struct request *r, int32_t slot
     return 1;
 }
 
+// Its prompt is computed: a request that pools ends, with its vector unless that is not finite.
+static void take_vector(struct scheduler *s, struct request *r, const struct row_output *got,
+                        int64_t now_ns)
+{
+    r->first_token_ns = r->last_token_ns = now_ns;
+    finish(s, r, got->num_pooled > 0 ? FINISH_REASON_STOP : FINISH_REASON_ERROR);
+}
+
 static void drop_finished_from_running(struct scheduler *s)
 {
     int32_t num_kept = 0;
@@ -162,7 +172,7 @@ static void update_rows(struct scheduler *s, int64_t now_ns, const struct schedu
         CHECK(got->row == step->rows[i].row);
         CHECK(r->state != REQUEST_RUNNING || got->row == r->row);
         bool was_finished = r->state == REQUEST_FINISHED;
-        r->num_placeholders -= step->rows[i].samples;
+        r->num_placeholders -= step->rows[i].samples && !request_pools(r);
         if (is_latest)
             r->scheduled_slot = -1;
         scheduler_unpin(s, r, step->rows[i].num_scheduled_tokens);
@@ -171,7 +181,10 @@ static void update_rows(struct scheduler *s, int64_t now_ns, const struct schedu
         int32_t num_new = 0;
         bool has_news = got->num_prompt_logprobs > 0;
         if (step->rows[i].samples) {
-            num_new = append_token(s, r, i, got->token_id, now_ns);
+            if (request_pools(r))
+                take_vector(s, r, got, now_ns);
+            else
+                num_new = append_token(s, r, i, got->token_id, now_ns);
             has_news = true;
         }
         if (has_news)

@@ -25,7 +25,7 @@ static void write_request(struct record_writer *w, const struct scheduler *s,
     write_int(w, r->sampling.min_tokens);
     write_int(w, r->sampling.eos_token_id >= 0);
     write_int(w, r->sampling.num_stop_token_ids);
-    write_int(w, r->sampling.num_prompt_logprobs >= 0);
+    write_int(w, prompt_use_of(r));
     write_int(w, r->num_preemptions);
     write_int(w, r->kv.num_hashes);
     for (int32_t i = 0; i < r->kv.num_hashes; i++)
@@ -134,21 +134,20 @@ static struct request *read_request_head(struct record_reader *r, struct schedul
     m.sampling.eos_token_id = read_i32(r, "has eos", 0, 1) ? REPLAY_EOS : -1;
     m.sampling.num_stop_token_ids = read_i32(r, "stop tokens", 0, MAX_STOP_TOKEN_IDS);
     m.sampling.stop_token_ids = stop_ids;
-    m.sampling.num_prompt_logprobs = read_i32(r, "prompt logprobs", 0, 1) - 1;
+    read_prompt_use(r, &m);
     if (!record_ok(r))
         return NULL;
     if (request_table_find(&s->requests, m.request_id)) {
         record_fail(r, "request %" PRIu64 " is there twice", m.request_id);
         return NULL;
     }
-    int64_t limit =
-        min_i64((int64_t)m.num_prompt_tokens + m.sampling.max_tokens, s->config.max_model_len);
-    if (state != REQUEST_FINISHED && num_tokens >= limit) {
-        record_fail(r, "%d tokens of a request that ends with %lld", (int)num_tokens,
-                    (long long)limit);
+    int32_t limit = engine_core_request_max_tokens(&m, s->config.max_model_len);
+    bool has_ended = m.pooling.type == POOLING_NONE ? num_tokens >= limit : num_tokens > limit;
+    if (state != REQUEST_FINISHED && has_ended) {
+        record_fail(r, "%d tokens of a request that ends with %d", (int)num_tokens, (int)limit);
         return NULL;
     }
-    int32_t max_tokens = (int32_t)max_i64(limit, num_tokens);
+    int32_t max_tokens = max_i32(limit, num_tokens);
     int32_t *zeros = xcalloc((size_t)max_tokens, sizeof(*zeros));
     m.prompt_token_ids = zeros;
     m.output_token_ids = zeros;

@@ -6,20 +6,22 @@
 //
 // ADD        [2, request_id, external_id, client_index, priority, arrival_time_ns, prompt bin,
 // output bin,
-//             cache_salt bin, sampling]
+//             cache_salt bin, pooling, sampling]
+// pooling    [type, use_activation, dimensions]
 // sampling   [temperature, top_p, min_p, top_k, presence, frequency, repetition, seed, max_tokens,
 //             min_tokens, eos_token_id, stop ids bin, bias ids bin, biases bin, allowed ids bin,
 //             bad words bin, automaton bin, logprob ids bin, num_logprobs, num_prompt_logprobs]
 // OUTPUTS    [17, engine_index, timestamp_ns, [output ...]]
 // output     [request_id, new ids bin, nil | [logprobs ...], first_prompt_logprob,
-//             [logprobs ...], finish_reason, refusal kind, its tokens, its limit, stop_token_id,
-//             num_cached_tokens, num_preemptions, queued_ns, scheduled_ns, first_token_ns,
-//             last_token_ns]
+//             [logprobs ...], vector bin, finish_reason, refusal kind, its tokens, its limit,
+//             stop_token_id, num_cached_tokens, num_preemptions, queued_ns, scheduled_ns,
+//             first_token_ns, last_token_ns]
 // logprobs   [ids bin, logprobs bin, rank]
 // history    the numbers of visit_history() in one array
 #include "message/codec.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 
 #include <msgpack.h>
@@ -35,15 +37,17 @@ enum {
     MAX_OUTPUTS = 1 << 20, // of one step
     MAX_DUMP_TEXT_BYTES = 4096,
     MAX_CACHE_SALT_BYTES = 1 << 20,
+    MAX_DIMENSIONS = 1 << 20,
 
-    ADD_LEN = 10,
+    ADD_LEN = 11,
+    POOLING_LEN = 3,
     SAMPLING_LEN = 20,
     OUTPUTS_LEN = 4,
-    OUTPUT_LEN = 16,
+    OUTPUT_LEN = 17,
     LOGPROBS_LEN = 3,
 
     // Smallest encodings, for counts that the frame's size must bear out.
-    MIN_OUTPUT_BYTES = 1 + OUTPUT_LEN + 1, // its bin has a length byte besides its head
+    MIN_OUTPUT_BYTES = 1 + OUTPUT_LEN + 2, // its bins have a length byte besides their heads
     MIN_LOGPROBS_BYTES = 1 + LOGPROBS_LEN + 2,
 };
 
@@ -59,6 +63,14 @@ static void pack_bytes(msgpack_packer *pk, const void *bytes, size_t len)
 {
     msgpack_pack_bin(pk, len);
     msgpack_pack_bin_body(pk, bytes, len);
+}
+
+static void pack_bool(msgpack_packer *pk, bool value)
+{
+    if (value)
+        msgpack_pack_true(pk);
+    else
+        msgpack_pack_false(pk);
 }
 
 /** `count` numbers of `size` bytes, little-endian. */
@@ -131,6 +143,10 @@ static void pack_request(msgpack_packer *pk, const struct engine_core_request *r
     pack_token_ids(pk, request->prompt_token_ids, request->num_prompt_tokens);
     pack_token_ids(pk, request->output_token_ids, request->num_output_tokens);
     pack_bytes(pk, request->cache_salt.ptr, request->cache_salt.len);
+    msgpack_pack_array(pk, POOLING_LEN);
+    msgpack_pack_int32(pk, (int32_t)request->pooling.type);
+    pack_bool(pk, request->pooling.use_activation);
+    msgpack_pack_int32(pk, request->pooling.dimensions);
     pack_sampling(pk, &request->sampling);
 }
 
@@ -156,6 +172,7 @@ static void pack_output(msgpack_packer *pk, const struct engine_core_output *out
         msgpack_pack_nil(pk);
     msgpack_pack_int32(pk, output->first_prompt_logprob);
     pack_logprobs(pk, output->prompt_logprobs, output->num_prompt_logprobs);
+    pack_elements(pk, output->pooled, output->num_pooled, sizeof(*output->pooled));
     msgpack_pack_int32(pk, (int32_t)output->finish_reason);
     msgpack_pack_int32(pk, (int32_t)output->refusal.kind);
     msgpack_pack_int32(pk, output->refusal.num_tokens);
@@ -292,14 +309,6 @@ static void read_histories(struct reader *r, struct message *m, struct arena *ar
     }
     m->histories.num_histories = num;
     m->histories.histories = histories;
-}
-
-static void pack_bool(msgpack_packer *pk, bool value)
-{
-    if (value)
-        msgpack_pack_true(pk);
-    else
-        msgpack_pack_false(pk);
 }
 
 /** A message of a kind and up to two integers. */
@@ -453,6 +462,11 @@ static void read_request(struct reader *r, struct engine_core_request *request, 
     struct str salt = reader_bin(r, "cache_salt", MAX_CACHE_SALT_BYTES);
     if (salt.len > 0)
         request->cache_salt = arena_str(arena, salt);
+    reader_array(r, "pooling", POOLING_LEN, POOLING_LEN, 1);
+    request->pooling.type =
+        (enum pooling_type)reader_i32(r, "pooling type", POOLING_NONE, NUM_POOLING_TYPES - 1);
+    request->pooling.use_activation = reader_bool(r, "use_activation");
+    request->pooling.dimensions = reader_i32(r, "dimensions", 0, MAX_DIMENSIONS);
     read_sampling(r, &request->sampling, arena);
     if (reader_ok(r) && request->num_prompt_tokens == 0)
         reader_fail(r, "prompt_token_ids", "a request without a prompt");
@@ -492,6 +506,8 @@ static void read_output(struct reader *r, struct engine_core_output *output, str
     output->first_prompt_logprob = reader_i32(r, "first_prompt_logprob", 0, MAX_TOKENS);
     output->prompt_logprobs =
         read_logprobs(r, "prompt_logprobs", 0, MAX_TOKENS, arena, &output->num_prompt_logprobs);
+    output->pooled =
+        reader_floats(r, "vector", MAX_DIMENSIONS, -FLT_MAX, FLT_MAX, arena, &output->num_pooled);
     output->finish_reason =
         (enum finish_reason)reader_i32(r, "finish_reason", FINISH_REASON_NONE, FINISH_REASON_ERROR);
     output->refusal.kind =

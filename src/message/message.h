@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "base/str.h"
+#include "config/pooling_config.h"
 #include "message/byte_automaton.h"
 
 enum {
@@ -61,6 +62,13 @@ struct sampling_params {
     int32_t num_prompt_logprobs; // likewise for every prompt token
 };
 
+/** How a request's prompt becomes one vector. */
+struct pooling_params {
+    enum pooling_type type; // NONE: the request generates
+    bool use_activation;    // the vector is scaled to length 1
+    int32_t dimensions;     // the first so many; 0: all
+};
+
 /** A request as it enters (or re-enters) an engine. */
 struct engine_core_request {
     uint64_t request_id;     // unique over all API servers and their restarts
@@ -73,8 +81,19 @@ struct engine_core_request {
     int32_t num_output_tokens; // 0, or what a resumed request has already produced
     const int32_t *output_token_ids;
     struct str cache_salt; // empty: none
+    // One that pools draws no token: it ends (STOP) with its vector once its prompt is computed.
+    struct pooling_params pooling;
     struct sampling_params sampling;
 };
+
+/** The most tokens that a request can come to have. */
+static inline int32_t engine_core_request_max_tokens(const struct engine_core_request *request,
+                                                     int32_t max_model_len)
+{
+    int64_t room = request->pooling.type == POOLING_NONE ? request->sampling.max_tokens : 0;
+    int64_t limit = request->num_prompt_tokens + room;
+    return limit < max_model_len ? (int32_t)limit : max_model_len;
+}
 
 enum finish_reason {
     FINISH_REASON_NONE = -1, // goes on
@@ -120,6 +139,8 @@ struct engine_core_output {
     // preemption positions come again: take each once.
     int32_t first_prompt_logprob, num_prompt_logprobs;
     const struct token_logprobs *prompt_logprobs;
+    int32_t num_pooled; // 0: no vector
+    const float *pooled;
     enum finish_reason finish_reason;
     struct request_refusal refusal; // with finish_reason ERROR
     int32_t stop_token_id;     // the stop token that ended it; -1: the main EOS, or no stop token
@@ -228,6 +249,7 @@ struct scheduled_new_request {
     int32_t num_tokens;
     const int32_t *token_ids;               // valid until the step is collected
     const struct sampling_params *sampling; // likewise
+    struct pooling_params pooling;
 };
 
 /** How far one row goes in this step. */
@@ -235,7 +257,7 @@ struct scheduled_row {
     int32_t row;
     int32_t num_computed_tokens; // before the step
     int32_t num_scheduled_tokens;
-    bool samples; // after this step all its tokens are computed: a token is drawn
+    bool samples; // after this step all its tokens are computed: a token is drawn, or a vector made
     // Block-table entries to append, per group; the first append for a new row starts at entry 0.
     int32_t num_new_blocks[MAX_KV_CACHE_GROUPS];
     const int32_t *new_blocks[MAX_KV_CACHE_GROUPS];
@@ -268,6 +290,8 @@ struct row_output {
     const struct token_logprobs *logprobs; // NULL: not asked for
     int32_t first_prompt_logprob, num_prompt_logprobs;
     const struct token_logprobs *prompt_logprobs;
+    int32_t num_pooled; // 0: no vector (an unfinished prompt, or one that is not finite)
+    const float *pooled;
 };
 
 /** One step's result, rows in the order of the scheduler_output. Lives until the next submit. */

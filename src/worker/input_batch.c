@@ -204,6 +204,7 @@ static void add_request(struct input_batch *batch, const struct scheduled_new_re
     row->num_tokens = request->num_tokens;
     memcpy(row->token_ids, request->token_ids, (size_t)request->num_tokens * sizeof(int32_t));
     copy_sampling(row, request->sampling);
+    row->pooling = request->pooling;
     row->automaton_state = 0;
     row->automaton_id = 0;
     memset(row->num_blocks, 0, sizeof(row->num_blocks));

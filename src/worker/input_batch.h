@@ -27,8 +27,9 @@ struct batch_row {
     int32_t num_prompt_tokens, num_tokens;
     int32_t *token_ids;              // prompt, then outputs
     struct sampling_params sampling; // its arrays are the row's own, but for the automaton
-    int32_t automaton_state;         // after the outputs so far; moved by who knows their bytes
-    uint64_t automaton_id;           // of the stored one that sampling.automaton is; 0: none yet
+    struct pooling_params pooling;
+    int32_t automaton_state; // after the outputs so far; moved by who knows their bytes
+    uint64_t automaton_id;   // of the stored one that sampling.automaton is; 0: none yet
     // Of the few requests with bad words or listed log-probabilities: taken when one comes, kept
     // for the next.
     char *extra;

@@ -101,6 +101,8 @@ static enum status allocate_step_memory(struct model_runner *runner, struct erro
     workspace->capacity_bytes = runner->sizes.activation_bytes;
     struct input_batch_options batch = runner_batch_options(config, &runner->dev);
     TRY(input_batch_init(&runner->batch, &batch, err));
+    struct pooler_options pooler = runner_pooler_options(config, &runner->dev);
+    TRY(pooler_init(&runner->pooler, &pooler, err));
     runner->logits_rows =
         xcalloc((size_t)config->max_num_batched_tokens, sizeof(*runner->logits_rows));
     runner->outputs = xcalloc((size_t)config->max_num_seqs, sizeof(*runner->outputs));
@@ -113,7 +115,8 @@ static enum status allocate_step_memory(struct model_runner *runner, struct erro
         reserve_arena(&runner->thread_arenas[i], runner->sizes.sampler_bytes);
     reserve_arena(&runner->step_arena,
                   (size_t)config->max_num_batched_tokens * sizeof(struct token_logprobs));
-    return runner->dev.has_host_memory ? STATUS_OK : allocate_exchange(runner, err);
+    bool draws = config->pooling.type == POOLING_NONE;
+    return runner->dev.has_host_memory || !draws ? STATUS_OK : allocate_exchange(runner, err);
 }
 
 enum status model_runner_init(struct model_runner *runner, const struct engine_config *config,
@@ -147,6 +150,7 @@ void model_runner_deinit(struct model_runner *runner)
     struct device *dev = &runner->dev;
     if (dev->ops.free) {
         step_graphs_free(runner);
+        pooler_deinit(&runner->pooler);
         dev->ops.free(dev, runner->kv_pool);
         dev->ops.free(dev, runner->fwd.workspace.base);
         dev->ops.free(dev, runner->drawn_on_device);

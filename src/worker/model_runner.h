@@ -12,6 +12,7 @@
 #include "ops/ops.h"
 #include "worker/constraint_store.h"
 #include "worker/input_batch.h"
+#include "worker/pooler.h"
 #include "worker/token_loader.h"
 #include "worker/worker.h"
 
@@ -40,14 +41,15 @@ struct step_graphs {
 
 /** Bytes of a step's memory, as planned and as allocated. */
 struct runner_sizes {
-    int32_t logits_rows;     // computed at a time: a slice
-    size_t activation_bytes; // hidden states, layers' scratch, a slice of logits
-    size_t step_bytes;       // the step's arrays
-    size_t batch_bytes;      // the persistent batch
-    size_t list_bytes;       // rows that need logits, outputs, prompt logprobs
-    size_t backend_bytes;    // what the backend's operations keep
-    size_t sampler_bytes;    // of each thread
-    size_t constraint_bytes; // of structured output, once somebody asks for it
+    int32_t logits_rows;                       // computed at a time: a slice
+    size_t activation_bytes;                   // hidden states, layers' scratch, a slice of logits
+    size_t step_bytes;                         // the step's arrays
+    size_t batch_bytes;                        // the persistent batch
+    size_t list_bytes;                         // rows that need logits, outputs, prompt logprobs
+    size_t backend_bytes;                      // what the backend's operations keep
+    size_t sampler_bytes;                      // of each thread
+    size_t constraint_bytes;                   // of structured output, once somebody asks for it
+    size_t pooler_bytes, pooler_staging_bytes; // of a pooling model
     int32_t num_threads;
     // For a device with memory of its own, to bring drawn tokens and logits to the host.
     size_t drawn_bytes, host_logits_bytes;
@@ -64,6 +66,7 @@ struct model_runner {
     void *kv_pool;
     struct layer_cache *caches; // [num_hidden_layers]
     struct input_batch batch;
+    struct pooler pooler;
     const struct scheduler_output *step; // in flight
     struct forward fwd;
     struct token_loader token_loader;
@@ -87,6 +90,9 @@ struct model_runner {
 /** The persistent batch of an engine. */
 struct input_batch_options runner_batch_options(const struct engine_config *config,
                                                 struct device *dev);
+
+/** What pools for an engine. */
+struct pooler_options runner_pooler_options(const struct engine_config *config, struct device *dev);
 
 /** What a step of `model` needs on `dev` with the limits of `config`. */
 struct runner_sizes model_runner_sizes(const struct engine_config *config,

@@ -89,7 +89,7 @@ static void list_logits_rows(struct model_runner *runner, const struct scheduler
         runner->outputs[seq] =
             (struct row_output){.row = scheduled->row, .token_id = TOKEN_ID_NONE};
         list_prompt_logprobs(runner, &runner->batch.rows[scheduled->row], scheduled, seq);
-        if (scheduled->samples)
+        if (scheduled->samples && runner->pooler.options.type == POOLING_NONE)
             runner->logits_rows[runner->num_logits_rows++] = (struct logits_row){
                 .hidden_row = runner->batch.host.query_start[seq + 1] - 1,
                 .seq = seq,
@@ -213,6 +213,7 @@ static void run_forward(struct model_runner *runner)
     struct tensor residual = forward_activation(fwd, hidden_size);
     runner->model.class->embed(&runner->model, fwd, residual);
     runner->model.class->forward(&runner->model, fwd, hidden, residual);
+    pooler_take(&runner->pooler, hidden, &runner->batch, runner->step);
     for (int32_t first = 0; first < runner->num_logits_rows; first += runner->sizes.logits_rows)
         run_slice(runner, hidden, first,
                   min_i32(runner->sizes.logits_rows, runner->num_logits_rows - first));
@@ -330,7 +331,7 @@ void model_runner_submit(struct model_runner *runner, const struct scheduler_out
         dev->ops.replay(dev, runner->graphs.recordings[graph]);
     else
         run_forward(runner);
-    if (dev->ops.sample)
+    if (dev->ops.sample && runner->num_logits_rows > 0)
         dev->ops.download(dev, runner->drawn, runner->drawn_on_device,
                           (size_t)runner->num_logits_rows * sizeof(int32_t));
 }
@@ -349,6 +350,7 @@ enum status model_runner_collect(struct model_runner *runner, struct model_runne
         if (runner->outputs[seq].token_id >= 0)
             append_token(runner, step->rows[seq].row, runner->outputs[seq].token_id);
     }
+    pooler_finish(&runner->pooler, &runner->batch, step, runner->outputs);
     *result = (struct model_runner_output){step->num_rows, runner->outputs};
     return STATUS_OK;
 }
@@ -367,7 +369,8 @@ int32_t step_graphs_max_size(const struct engine_config *config)
 {
     enum { DEFAULT_MAX_SIZE = 512 };
     int32_t wanted = config->options->max_cudagraph_capture_size;
-    if (config->device == DEVICE_CPU || config->options->enforce_eager)
+    bool is_pooling = config->pooling.type != POOLING_NONE;
+    if (config->device == DEVICE_CPU || config->options->enforce_eager || is_pooling)
         return 0;
     if (wanted < 0)
         wanted = DEFAULT_MAX_SIZE;

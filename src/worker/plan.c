@@ -289,6 +289,7 @@ static enum status plan(struct engine_config *config, struct error *err)
 {
     const struct model_class *class;
     TRY(model_class_find(&class, config->model->architecture, err));
+    TRY(pooling_config_load(&config->pooling, config->options, config->model, err));
     TRY(plan_device(config, err));
     TRY(limits_settle_length(config, err));
     TRY(plan_for_length(config, config->max_model_len, err));

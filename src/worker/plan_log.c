@@ -39,6 +39,12 @@ void engine_config_log(const struct engine_config *config)
 {
     log_info("Resolved architecture: %s", config->model->architecture);
     log_dtype(config);
+    const struct pooling_config *pooling = &config->pooling;
+    if (pooling->type != POOLING_NONE)
+        log_info("Pooling prompts into embeddings: pooling_type=%s, use_activation=%s, "
+                 "dimensions=%d",
+                 pooling_type_name(pooling->type), pooling->use_activation ? "True" : "False",
+                 pooling->dimensions > 0 ? pooling->dimensions : config->model->hidden_size);
     log_info("Using max model len %d", config->max_model_len);
     if (config->options->enable_chunked_prefill != TRISTATE_FALSE)
         log_info("Chunked prefill is enabled with max_num_batched_tokens=%d.",

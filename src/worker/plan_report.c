@@ -29,6 +29,7 @@ static const char *const workspace_part_names[NUM_WORKSPACE_PARTS] = {
     [WORKSPACE_SAMPLER] = "sampler",
     [WORKSPACE_BACKEND] = "backend",
     [WORKSPACE_CONSTRAINTS] = "structured output",
+    [WORKSPACE_POOLER] = "pooler",
 };
 
 struct number_text number_text(int64_t value)

@@ -21,11 +21,24 @@ struct input_batch_options runner_batch_options(const struct engine_config *conf
     };
 }
 
+struct pooler_options runner_pooler_options(const struct engine_config *config, struct device *dev)
+{
+    return (struct pooler_options){
+        .type = config->pooling.type,
+        .max_num_seqs = config->max_num_seqs,
+        .max_num_batched_tokens = config->max_num_batched_tokens,
+        .hidden_size = config->model->hidden_size,
+        .dev = dev,
+    };
+}
+
 /** What the sampler takes from a thread's arena: scratch for one row, and for each row that wants
  *  log-probabilities a copy of its raw logits until the step is over. */
 static size_t sampler_bytes(const struct engine_config *config, int32_t num_threads)
 {
     const size_t scratch_per_token = 32; // of the vocabulary: candidates, counts, flags
+    if (config->pooling.type != POOLING_NONE)
+        return 0;
     size_t vocab_size = (size_t)config->model->vocab_size;
     size_t rows = (size_t)ceil_div(config->max_num_seqs, num_threads) + 1;
     return rows * (vocab_size * sizeof(float) + 1024) + vocab_size * scratch_per_token + 4096;
@@ -82,6 +95,11 @@ struct runner_sizes model_runner_sizes(const struct engine_config *config,
     size_t layers = model->class->scratch_bytes(model, dtype, tokens);
     size_t logits = workspace_tensor_bytes(dtype, sizes.logits_rows, hidden_size) +
                     workspace_tensor_bytes(DTYPE_F32, sizes.logits_rows, vocab_size);
+    if (config->pooling.type != POOLING_NONE)
+        logits = 0; // nobody reads any
+    struct pooler_options pooler = runner_pooler_options(config, dev);
+    sizes.pooler_bytes = pooler_bytes(&pooler);
+    sizes.pooler_staging_bytes = pooler_staging_bytes(&pooler);
     sizes.activation_bytes = 2 * workspace_tensor_bytes(dtype, tokens, hidden_size) +
                              (layers > logits ? layers : logits);
     struct input_batch_options batch = runner_batch_options(config, dev);
@@ -91,10 +109,13 @@ struct runner_sizes model_runner_sizes(const struct engine_config *config,
         (size_t)tokens *
             (sizeof(struct logits_row) + sizeof(struct token_logprobs) + sizeof(int32_t)) +
         (size_t)config->max_num_seqs * (sizeof(struct row_output) + sizeof(struct token_logprobs));
-    sizes.constraint_bytes = token_loader_max_bytes(config->model->vocab_size) +
-                             constraint_store_bytes(config->model->vocab_size) +
-                             (size_t)MAX_LIVE_AUTOMATON_WORDS * sizeof(uint32_t); // the scheduler's
-    if (dev->has_host_memory)
+    bool draws = config->pooling.type == POOLING_NONE;
+    if (draws)
+        sizes.constraint_bytes =
+            token_loader_max_bytes(config->model->vocab_size) +
+            constraint_store_bytes(config->model->vocab_size) +
+            (size_t)MAX_LIVE_AUTOMATON_WORDS * sizeof(uint32_t); // the scheduler's
+    if (dev->has_host_memory || !draws)
         return sizes;
     sizes.drawn_bytes = (size_t)tokens * sizeof(int32_t);
     sizes.host_logits_bytes = MAX_HOST_LOGITS * (size_t)vocab_size * sizeof(float);
@@ -105,7 +126,8 @@ int64_t runner_sizes_pinned(const struct runner_sizes *sizes, const struct devic
 {
     if (dev->has_host_memory)
         return 0;
-    return (int64_t)(sizes->step_bytes + sizes->drawn_bytes + sizes->host_logits_bytes);
+    return (int64_t)(sizes->step_bytes + sizes->drawn_bytes + sizes->host_logits_bytes +
+                     sizes->pooler_staging_bytes);
 }
 
 void runner_sizes_split(const struct runner_sizes *sizes, const struct device *dev,
@@ -116,15 +138,17 @@ void runner_sizes_split(const struct runner_sizes *sizes, const struct device *d
     device_parts[WORKSPACE_ACTIVATIONS] = (int64_t)sizes->activation_bytes;
     device_parts[WORKSPACE_BATCH] = (int64_t)(sizes->step_bytes + sizes->drawn_bytes);
     device_parts[WORKSPACE_BACKEND] = (int64_t)sizes->backend_bytes;
-    int64_t constraints = (int64_t)sizes->constraint_bytes;
+    int64_t constraints = (int64_t)sizes->constraint_bytes, pooler = (int64_t)sizes->pooler_bytes;
     device_parts[WORKSPACE_LISTS] = device_parts[WORKSPACE_SAMPLER] = *host_bytes = 0;
-    device_parts[WORKSPACE_CONSTRAINTS] = 0;
+    device_parts[WORKSPACE_CONSTRAINTS] = device_parts[WORKSPACE_POOLER] = 0;
     if (dev->has_host_memory) {
         device_parts[WORKSPACE_BATCH] += batch;
         device_parts[WORKSPACE_LISTS] = lists;
         device_parts[WORKSPACE_SAMPLER] = samplers;
         device_parts[WORKSPACE_CONSTRAINTS] = constraints;
+        device_parts[WORKSPACE_POOLER] = pooler + (int64_t)sizes->pooler_staging_bytes;
     } else {
-        *host_bytes = batch + lists + samplers + constraints + runner_sizes_pinned(sizes, dev);
+        *host_bytes =
+            batch + lists + samplers + constraints + pooler + runner_sizes_pinned(sizes, dev);
     }
 }

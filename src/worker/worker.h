@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "config/hf_config.h"
 #include "config/options.h"
+#include "config/pooling_config.h"
 #include "message/message.h"
 #include "model_loader/weights.h"
 #include "ops/ops.h"
@@ -22,6 +23,7 @@ enum workspace_part {
     WORKSPACE_SAMPLER,     // of all threads
     WORKSPACE_BACKEND,     // what libraries and kernels keep for themselves
     WORKSPACE_CONSTRAINTS, // of structured output: tokens by their bytes, automata, masks
+    WORKSPACE_POOLER,      // of a pooling model: hidden states, sums, vectors
     NUM_WORKSPACE_PARTS,
 };
 
@@ -33,6 +35,7 @@ struct engine_config {
     int32_t max_num_seqs;
     int32_t max_num_batched_tokens;
     struct kv_cache_config kv_cache;
+    struct pooling_config pooling; // type NONE: the model generates
     enum device_kind device;
     bool async_scheduling;   // the next step is decided, and submitted, while one runs
     int64_t graph_bytes;     // set aside for CUDA graphs

@@ -152,6 +152,7 @@ static void what_describes_the_program_anyway_is_accepted(void **state)
         "$M|--speculative-config|None",
         "$M|--no-async-scheduling",
         "$M|--runner|generate",
+        "$M|--runner|pooling|--convert|embed|--pooler-config.pooling_type|MEAN",
         "$M|--cpu-offload-gb|0.0",
         "$M|--disable-custom-all-reduce",
         "$M|-O0",

@@ -54,6 +54,8 @@ struct fake_row {
     int32_t num_tokens, num_computed;
     int32_t token_ids[FAKE_MAX_LEN];
     bool prompt_logprobs;
+    enum pooling_type pooling;
+    float pooled; // the vector that it made
     int32_t num_blocks[MAX_KV_CACHE_GROUPS];
     int32_t blocks[MAX_KV_CACHE_GROUPS][FAKE_MAX_LEN];
 };
@@ -149,9 +151,19 @@ static inline void fake_take_new(struct fake_worker *w, const struct scheduled_n
     *row = (struct fake_row){.used = true,
                              .num_tokens = new->num_tokens,
                              .num_computed = -1,
-                             .prompt_logprobs = new->sampling->num_prompt_logprobs >= 0};
+                             .prompt_logprobs = new->sampling->num_prompt_logprobs >= 0,
+                             .pooling = new->pooling.type};
     row->salt = w->salt_of ? w->salt_of(new->request_id) : 0;
     memcpy(row->token_ids, new->token_ids, (size_t) new->num_tokens * sizeof(int32_t));
+}
+
+/** A vector of one element: the token that would follow. */
+static inline void fake_pool(struct fake_worker *w, struct fake_row *row, struct row_output *output)
+{
+    int32_t token = fake_draw(w, row);
+    row->pooled = (float)token;
+    output->num_pooled = token >= 0 ? 1 : 0;
+    output->pooled = token >= 0 ? &row->pooled : NULL;
 }
 
 /** Runs a step. `*result` lives until the next one. */
@@ -169,6 +181,8 @@ static inline void fake_worker_run(struct fake_worker *w, const struct scheduler
         assert_true(row->used);
         // A fresh row may start behind a cached prefix; afterwards nothing is skipped.
         assert_true(row->num_computed == -1 || row->num_computed == in->num_computed_tokens);
+        if (row->num_computed == -1 && row->pooling == POOLING_MEAN)
+            assert_int_equal(in->num_computed_tokens, 0); // a mean needs every token
         assert_true(in->num_scheduled_tokens > 0);
         int32_t end = in->num_computed_tokens + in->num_scheduled_tokens;
         assert_true(end <= row->num_tokens);
@@ -189,7 +203,9 @@ static inline void fake_worker_run(struct fake_worker *w, const struct scheduler
         const struct scheduled_row *in = &step->rows[i];
         struct fake_row *row = &w->rows[in->row];
         w->outputs[i] = (struct row_output){.row = in->row, .token_id = -1};
-        if (in->samples) {
+        if (in->samples && row->pooling != POOLING_NONE) {
+            fake_pool(w, row, &w->outputs[i]);
+        } else if (in->samples) {
             int32_t token = fake_draw(w, row);
             w->outputs[i].token_id = token;
             if (row->num_tokens < FAKE_MAX_LEN) // a step may be decided before the failure is known

@@ -16,12 +16,17 @@ struct recorded_world {
     struct recorder recorder;
 };
 
+static void start_as(struct recorded_world *rw, struct scheduler_config config, int32_t num_blocks)
+{
+    init(&rw->w, config, num_blocks);
+    recorder_init(&rw->recorder, &rw->w.scheduler, 4 << 20);
+}
+
 static void start(struct recorded_world *rw, int32_t num_blocks)
 {
     struct scheduler_config config = DEFAULTS;
     config.watermark = 0.07;
-    init(&rw->w, config, num_blocks);
-    recorder_init(&rw->recorder, &rw->w.scheduler, 4 << 20);
+    start_as(rw, config, num_blocks);
 }
 
 static void stop(struct recorded_world *rw)
@@ -54,6 +59,17 @@ static void recorded_step(struct recorded_world *rw)
     scheduler_update(s, w->now_ns, runs ? &w->step : NULL, runs ? &result : NULL, outputs);
     recorder_update(&rw->recorder, s, w->now_ns, runs ? &w->step : NULL, &result, outputs,
                     &durations);
+}
+
+static void recorded_add_pooling(struct recorded_world *rw, uint64_t id, int32_t num_prompt,
+                                 int32_t family, enum pooling_type type)
+{
+    int32_t tokens[FAKE_MAX_LEN];
+    struct engine_core_request message = request(id, num_prompt, family, tokens);
+    message.pooling.type = type;
+    recorder_checkpoint(&rw->recorder, &rw->w.scheduler);
+    add_message(&rw->w, &message);
+    recorder_add(&rw->recorder, &rw->w.scheduler, id);
 }
 
 static void make_traffic(struct recorded_world *rw, int32_t num_requests)
@@ -104,6 +120,38 @@ static void a_recording_replays_to_the_same_decisions(void **state)
     assert_int_equal(report.sum_execute_ns % 2000, 0);
     mapped_file_close(&file);
     unlink(path);
+    stop(&rw);
+}
+
+static void requests_that_pool_are_replayed(void **state)
+{
+    (void)state;
+    struct recorded_world rw;
+    struct scheduler_config config = DEFAULTS;
+    config.reserve_full_isl = false;
+    config.long_prefill_token_threshold = 8; // side by side, so that they take each other's blocks
+    start_as(&rw, config, 40);
+    rw.w.worker.nan_one_in = 9; // some vectors are not finite
+    rw.recorder.capacity = 20000;
+    for (int32_t i = 0; i < 200; i++) {
+        enum pooling_type type = i % 2 ? POOLING_MEAN : POOLING_LAST;
+        int32_t len = i % 50 == 0 ? DEFAULTS.max_model_len : 5 + i * 7 % 90;
+        recorded_add_pooling(&rw, (uint64_t)i + 1, min_i32(len, 120), i % 3, type);
+        recorded_step(&rw);
+    }
+    while (scheduler_has_work(&rw.w.scheduler))
+        recorded_step(&rw);
+    assert_true(rw.recorder.has_other);
+    assert_true(rw.w.scheduler.stats.num_preemptions > 0);
+    struct buf file = {0};
+    bytes_of(&rw.recorder, &file);
+    struct replay_report report;
+    struct error err = {0};
+    if (replay_run(buf_str(&file), 0, &report, &err) != STATUS_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(report.num_snapshots, 2);
+    assert_true(report.num_finished > 50);
+    buf_deinit(&file);
     stop(&rw);
 }
 
@@ -348,6 +396,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_recording_replays_to_the_same_decisions),
+        cmocka_unit_test(requests_that_pool_are_replayed),
         cmocka_unit_test(a_ring_that_turned_starts_from_its_older_half),
         cmocka_unit_test(a_dump_beside_a_busy_scheduler_replays),
         cmocka_unit_test(what_does_not_fit_leaves_a_gap_and_replay_goes_on_behind_it),

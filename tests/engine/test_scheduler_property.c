@@ -8,7 +8,8 @@
 //      max_num_seqs max_num_batched_tokens chunked caching threshold partial long_partial
 //      priority_policy reserve_full watermark_percent nan_one_in async
 //   a  number (from 1) client priority prompt_tokens family leaves_family_at private_seed
-//      max_tokens min_tokens eos num_stops stop0 stop1 prompt_logprobs num_outputs n
+//      max_tokens min_tokens eos num_stops stop0 stop1 prompt_use num_outputs n
+//      (prompt_use: 1 with log-probabilities; twice its enum pooling_type for one that pools)
 //   x  number child silent in_flight      an abort
 //   s                                     a step
 //   r                                     a reset of the prefix cache
@@ -54,6 +55,7 @@ struct client_request {
     int32_t num_prompt, num_tokens, num_given; // given: prompt and what a resume brought along
     int32_t tokens[FAKE_MAX_LEN];
     struct sampling_params sampling;
+    enum pooling_type pooling;
     int32_t stop_ids[2];
     bool refusable;   // so large that an error is right
     int64_t num_held; // steps in which others were let pass, as last seen
@@ -69,6 +71,7 @@ struct world {
     struct event pending[MAX_PENDING]; // aborts for while the next step is in flight
     int32_t num_pending;
     int64_t now_ns;
+    int64_t num_pooled;
     int64_t num_finished, num_hits, num_preemptions, num_tokens, num_overtakings;
     struct scheduler_output steps[MAX_STEPS_IN_FLIGHT]; // in flight, by number
     int64_t num_overlaps;                               // steps decided while another was in flight
@@ -154,7 +157,7 @@ static void make_add(struct trace *t, struct dice *d, int32_t number, int32_t ma
     v[10] = pick(d, 0, 2);
     v[11] = pick(d, 0, FAKE_VOCAB_SIZE - 1);
     v[12] = pick(d, 0, FAKE_VOCAB_SIZE - 1);
-    v[13] = one_in(d, 10);
+    v[13] = one_in(d, 6) ? 2 * pick(d, POOLING_LAST, POOLING_MEAN) : one_in(d, 10);
     v[14] = one_in(d, 5) ? pick(d, 1, 12) : 0;
     v[15] = one_in(d, 4) ? pick(d, 2, MAX_CHOICES) : 1;
 }
@@ -250,20 +253,21 @@ static void add_choice(struct world *w, const int32_t *v, int32_t child)
         .num_stop_token_ids = v[10],
         .stop_token_ids = r->stop_ids,
         .num_logprobs = -1,
-        .num_prompt_logprobs = v[13] - 1,
+        .num_prompt_logprobs = v[13] % 2 - 1,
     };
     // Resumed: an earlier engine got this far.
-    for (int32_t i = 0; i < v[14] && i + 1 < r->sampling.max_tokens; i++) {
+    r->pooling = (enum pooling_type)(v[13] / 2);
+    for (int32_t i = 0; i < v[14] && !r->pooling && i + 1 < r->sampling.max_tokens; i++) {
         r->tokens[r->num_tokens] =
             fake_next_token(&w->kv, r->tokens, r->num_tokens, salt_of(r->id));
         r->num_tokens++;
     }
     r->num_given = r->num_tokens;
+    int32_t num_least = r->num_prompt + (r->pooling == POOLING_NONE);
     r->refusable =
-        r->num_prompt + 1 > w->config.max_model_len ||
-        (!w->config.enable_chunked_prefill &&
-         r->num_prompt + 1 > w->config.max_num_batched_tokens) ||
-        kv_cache_manager_blocks_needed(&w->scheduler.kv, r->num_prompt + 1) > w->kv.num_blocks;
+        num_least > w->config.max_model_len ||
+        (!w->config.enable_chunked_prefill && num_least > w->config.max_num_batched_tokens) ||
+        kv_cache_manager_blocks_needed(&w->scheduler.kv, num_least) > w->kv.num_blocks;
     static const char *const salts[] = {"", "a", "b"};
     const struct engine_core_request message = {
         .request_id = r->id,
@@ -275,6 +279,7 @@ static void add_choice(struct world *w, const int32_t *v, int32_t child)
         .num_output_tokens = r->num_tokens - r->num_prompt,
         .output_token_ids = r->tokens + r->num_prompt,
         .cache_salt = str_from(salts[salt_of(r->id)]),
+        .pooling = {.type = r->pooling},
         .sampling = r->sampling,
     };
     struct error err = {0};
@@ -325,10 +330,18 @@ static void check_finish(struct world *w, const struct client_request *r,
     int32_t last = r->tokens[r->num_tokens - 1];
     switch (out->finish_reason) {
     case FINISH_REASON_STOP:
+        if (r->pooling != POOLING_NONE) {
+            assert_int_equal(out->num_pooled, 1);
+            assert_int_equal((int32_t)out->pooled[0],
+                             fake_next_token(&w->kv, r->tokens, r->num_tokens, salt_of(r->id)));
+            w->num_pooled++;
+            break;
+        }
         assert_true(num_outputs >= r->sampling.min_tokens && is_stop_token(r, last));
         assert_int_equal(out->stop_token_id, last == r->sampling.eos_token_id ? -1 : last);
         break;
     case FINISH_REASON_LENGTH:
+        assert_int_equal(r->pooling, POOLING_NONE);
         assert_true(
             num_outputs >= r->sampling.max_tokens || r->num_tokens >= w->config.max_model_len ||
             (!w->config.enable_chunked_prefill &&
@@ -366,7 +379,9 @@ static void take_output(struct world *w, int32_t client_index, const struct engi
         w->num_tokens++;
     }
     assert_true(out->num_new_tokens > 0 || out->finish_reason != FINISH_REASON_NONE);
-    if (r->sampling.num_prompt_logprobs >= 0)
+    if (r->pooling != POOLING_NONE)
+        assert_int_equal(out->num_new_tokens, 0);
+    if (r->sampling.num_prompt_logprobs >= 0 || r->pooling == POOLING_MEAN)
         assert_int_equal(out->num_cached_tokens, 0);
     if (out->finish_reason != FINISH_REASON_NONE) {
         check_finish(w, r, out);
@@ -719,6 +734,7 @@ static void random_traffic_keeps_every_invariant(void **state)
     assert_true(w->num_finished > num_steps / 100);
     assert_true(w->num_replayed > num_steps / 10 && w->num_compared_snapshots > 0);
     assert_true(w->num_hits > 0 && w->num_preemptions > 0 && w->num_overtakings > 0);
+    assert_true(w->num_pooled > 0);
     free(w);
     free(current_trace.events);
     current_trace = (struct trace){0};

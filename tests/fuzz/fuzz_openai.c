@@ -1,5 +1,5 @@
-// Bodies of chat, completion, response and message requests, from bytes to what the engine would be
-// given. The first byte picks the endpoint and how the template wants content.
+// Bodies of chat, completion, response, message and embedding requests, from bytes to what the
+// engine would be given. The first byte picks the endpoint and how the template wants content.
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,12 +15,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { VOCAB_SIZE = 1000, MAX_MODEL_LEN = 128, NUM_PROMPT_TOKENS = 10 };
+enum { VOCAB_SIZE = 1000, MAX_MODEL_LEN = 128, NUM_PROMPT_TOKENS = 10, HIDDEN_SIZE = 64 };
 
 static const struct protocol_config config = {
     .vocab_size = VOCAB_SIZE,
     .max_logprobs = 20,
     .eos_token_id = 2,
+    .pooling = {.type = POOLING_LAST, .use_activation = true, .is_matryoshka = true},
 };
 
 /** What must hold of every request that is accepted. */
@@ -66,7 +67,19 @@ static enum status run_completion(const json_t *body, struct arena *arena,
     return STATUS_OK;
 }
 
-enum { IS_CHAT = 1, AS_PARTS = 2, IS_MESSAGES = 4, IS_RESPONSES = 8 };
+static enum status run_embedding(const json_t *body, struct arena *arena, struct api_error *err)
+{
+    struct embedding_request request;
+    TRY(embedding_request_parse(&request, body, &config, HIDDEN_SIZE, "fuzzed", arena, err));
+    CHECK(request.chat.messages || request.num_prompts >= 1);
+    CHECK(request.num_prompts <= MAX_CHOICES);
+    CHECK(request.pooling.type == POOLING_LAST);
+    CHECK(request.pooling.dimensions >= 0 && request.pooling.dimensions <= HIDDEN_SIZE);
+    CHECK(request.chat.common.sampling.n == 1 && !request.chat.common.stream);
+    return STATUS_OK;
+}
+
+enum { IS_CHAT = 1, AS_PARTS = 2, IS_MESSAGES = 4, IS_RESPONSES = 8, IS_EMBEDDING = 64 };
 
 /** Puts the chat request that a body of another language means in its place. */
 static enum status translate(json_t **body, uint8_t choice, struct arena *arena,
@@ -88,6 +101,8 @@ static enum status run(json_t **request, uint8_t choice, struct arena *arena, st
 {
     struct generation_fields fields;
     struct sampling_params params;
+    if (choice & IS_EMBEDDING)
+        return run_embedding(*request, arena, err);
     if (choice & (IS_MESSAGES | IS_RESPONSES)) {
         TRY(translate(request, choice, arena, err));
         choice |= IS_CHAT;

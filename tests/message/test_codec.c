@@ -16,6 +16,7 @@
 static const int32_t tokens[] = {0, 1, 127, 128, 65535, 151935, INT32_MAX};
 static const int32_t other_tokens[] = {9, 8};
 static const float logprobs_a[] = {-0.5f, -INFINITY};
+static const float vector[] = {0.25f, -1e30f, 0};
 static const int32_t bad_words[] = {2, 5, 6, 1, 9};
 static const uint32_t automaton[] = {2, 0, 1 | AUTOMATON_ACCEPTS, 1, 1u << 16 | 'z' << 8 | 'a'};
 static const struct logit_bias biases[] = {{5, -100.0f}, {6, INFINITY}};
@@ -35,6 +36,8 @@ static const struct engine_core_output outputs[] = {
         .first_prompt_logprob = 1,
         .num_prompt_logprobs = 2,
         .prompt_logprobs = rows,
+        .num_pooled = ARRAY_LEN(vector),
+        .pooled = vector,
         .finish_reason = FINISH_REASON_STOP,
         .refusal = {REFUSAL_KV_CACHE, 4000, 3999},
         .stop_token_id = 8,
@@ -92,6 +95,7 @@ static const struct message samples[] = {
              .num_output_tokens = ARRAY_LEN(other_tokens),
              .output_token_ids = other_tokens,
              .cache_salt = {"sa\0lt", 5},
+             .pooling = {POOLING_MEAN, true, 1 << 20},
              .sampling =
                  {
                      .temperature = 0.7f,
@@ -190,6 +194,9 @@ static void assert_same_request(const struct engine_core_request *a,
     assert_int_equal(a->num_output_tokens, b->num_output_tokens);
     assert_array(a->output_token_ids, b->output_token_ids, a->num_output_tokens, sizeof(int32_t));
     assert_true(str_eq(a->cache_salt, b->cache_salt));
+    assert_int_equal(a->pooling.type, b->pooling.type);
+    assert_int_equal(a->pooling.use_activation, b->pooling.use_activation);
+    assert_int_equal(a->pooling.dimensions, b->pooling.dimensions);
     assert_same_sampling(&a->sampling, &b->sampling);
 }
 
@@ -205,6 +212,8 @@ static void assert_same_output(const struct engine_core_output *a,
     assert_int_equal(a->first_prompt_logprob, b->first_prompt_logprob);
     assert_int_equal(a->num_prompt_logprobs, b->num_prompt_logprobs);
     assert_same_logprobs(a->prompt_logprobs, b->prompt_logprobs, a->num_prompt_logprobs);
+    assert_int_equal(a->num_pooled, b->num_pooled);
+    assert_array(a->pooled, b->pooled, a->num_pooled, sizeof(float));
     assert_int_equal(a->finish_reason, b->finish_reason);
     assert_memory_equal(&a->refusal, &b->refusal, sizeof(a->refusal));
     assert_int_equal(a->stop_token_id, b->stop_token_id);

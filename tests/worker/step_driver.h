@@ -24,13 +24,16 @@ struct run {
     int32_t num_outputs; // wanted; nothing else ends it
     int32_t chunk;       // prompt tokens a step; 0: all that the step has room for
     struct sampling_params sampling;
-    const int32_t *known_outputs; // a resumed request's, already drawn
+    struct pooling_params pooling; // with a type it ends with its vector instead
+    const int32_t *known_outputs;  // a resumed request's, already drawn
     int32_t num_known;
 
     int32_t *tokens; // prompt, then outputs
     int32_t num_tokens;
     struct token_logprobs *logprobs;        // [num_outputs], when asked for
     struct token_logprobs *prompt_logprobs; // [num_prompt]; the first is empty
+    float *pooled;                          // its vector
+    int32_t num_pooled;
     int32_t row, num_computed;
     int32_t *tables[MAX_KV_CACHE_GROUPS];
     int32_t num_blocks[MAX_KV_CACHE_GROUPS], num_freed[MAX_KV_CACHE_GROUPS];
@@ -199,9 +202,17 @@ static inline void driver_take(struct driver *driver, struct run *run,
     for (int32_t i = 0; i < output->num_prompt_logprobs; i++)
         run->prompt_logprobs[output->first_prompt_logprob + i] =
             driver_copy_logprobs(driver, &output->prompt_logprobs[i]);
-    assert_int_equal(samples, output->token_id >= 0);
+    bool pools = run->pooling.type != POOLING_NONE;
+    assert_int_equal(samples && !pools, output->token_id >= 0);
+    assert_int_equal(samples && pools, output->num_pooled > 0);
     if (!samples)
         return;
+    if (pools) {
+        run->num_pooled = output->num_pooled;
+        run->pooled = arena_array(&driver->arena, float, output->num_pooled);
+        memcpy(run->pooled, output->pooled, (size_t)output->num_pooled * sizeof(float));
+        return;
+    }
     if (run->sampling.num_logprobs >= 0) {
         assert_non_null(output->logprobs);
         run->logprobs[run->num_tokens - run->num_prompt] =
@@ -210,6 +221,13 @@ static inline void driver_take(struct driver *driver, struct run *run,
         assert_null(output->logprobs);
     }
     run->tokens[run->num_tokens++] = output->token_id;
+}
+
+static inline bool driver_is_done(const struct run *run)
+{
+    if (run->pooling.type != POOLING_NONE)
+        return run->num_computed == run->num_prompt;
+    return run->num_tokens - run->num_prompt == run->num_outputs;
 }
 
 /** Runs all requests side by side until each has its outputs. `first_row` says which rows they
@@ -236,12 +254,17 @@ static inline void driver_run(struct driver *driver, struct run *runs, int32_t n
             int32_t count = min_i32(run->num_tokens - run->num_computed, room);
             if (run->chunk > 0)
                 count = min_i32(count, run->chunk);
-            if (run->num_tokens - run->num_prompt == run->num_outputs || count == 0)
+            if (driver_is_done(run) || count == 0)
                 continue;
             if (!run->is_known)
-                new_requests[step.num_new_requests++] = (struct scheduled_new_request){
-                    run->row,        (uint64_t)i + 1, run->num_prompt,
-                    run->num_tokens, run->tokens,     &run->sampling};
+                new_requests[step.num_new_requests++] =
+                    (struct scheduled_new_request){.row = run->row,
+                                                   .request_id = (uint64_t)i + 1,
+                                                   .num_prompt_tokens = run->num_prompt,
+                                                   .num_tokens = run->num_tokens,
+                                                   .token_ids = run->tokens,
+                                                   .sampling = &run->sampling,
+                                                   .pooling = run->pooling};
             run->is_known = true;
             scheduled_runs[step.num_rows] = run;
             struct scheduled_row *row = &rows[step.num_rows++];
@@ -261,7 +284,7 @@ static inline void driver_run(struct driver *driver, struct run *runs, int32_t n
             struct run *run = scheduled_runs[i];
             driver_take(driver, run, &result.rows[i], rows[i].samples);
             run->num_computed += rows[i].num_scheduled_tokens;
-            if (run->num_tokens - run->num_prompt == run->num_outputs) {
+            if (driver_is_done(run)) {
                 finished[num_finished++] = run->row;
                 driver_release(driver, run);
             }

@@ -84,8 +84,12 @@ static void a_warm_step_allocates_nothing(void **state)
         sampling[i].temperature = i % 2 ? 0.8f : 0.0f;
         sampling[i].top_p = 0.9f;
         sampling[i].num_logprobs = i % 4 ? 5 : -1;
-        requests[i] = (struct scheduled_new_request){i,      (uint64_t)i + 1, PROMPT,
-                                                     PROMPT, prompt,          &sampling[i]};
+        requests[i] = (struct scheduled_new_request){.row = i,
+                                                     .request_id = (uint64_t)i + 1,
+                                                     .num_prompt_tokens = PROMPT,
+                                                     .num_tokens = PROMPT,
+                                                     .token_ids = prompt,
+                                                     .sampling = &sampling[i]};
         rows[i] = (struct scheduled_row){
             .row = i, .num_scheduled_tokens = PROMPT, .samples = true, .num_new_blocks = {8}};
         for (int32_t b = 0; b < 8; b++)

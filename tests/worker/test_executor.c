@@ -14,7 +14,11 @@ static void progress_grows_with_every_layer_of_a_step(void **state)
     DRIVER_OK(executor_create(&driver.executor, &driver.config, &progress, &err));
     static const int32_t PROMPT[] = {5, 6, 7}, BLOCKS[] = {0};
     struct sampling_params sampling = driver_greedy();
-    const struct scheduled_new_request request = {0, 1, 3, 3, PROMPT, &sampling};
+    const struct scheduled_new_request request = {.request_id = 1,
+                                                  .num_prompt_tokens = 3,
+                                                  .num_tokens = 3,
+                                                  .token_ids = PROMPT,
+                                                  .sampling = &sampling};
     const struct scheduled_row row = {
         .row = 0, .num_scheduled_tokens = 2, .num_new_blocks = {1}, .new_blocks = {BLOCKS}};
     const struct scheduler_output step = {.num_new_requests = 1,
