@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "model_loader/convert.h"
+#include "model_loader/weights_source.h"
 
 enum { MAX_PARTS = 4, MAX_LISTED_NAMES = 8 };
 
@@ -52,23 +53,22 @@ void weight_store_close(struct weight_store *store)
     *store = (struct weight_store){0};
 }
 
-static void keep_allocation(struct weight_store *store, void *ptr, bool is_device)
+void weights_keep_allocation(struct weight_store *store, void *ptr, bool is_device)
 {
     struct weight_allocation *allocation = xmalloc(sizeof(*allocation));
     *allocation = (struct weight_allocation){store->allocations, ptr, is_device};
     store->allocations = allocation;
 }
 
-/** A copy of host memory on the device. Errors: OUT_OF_MEMORY. */
-static enum status keep_on_device(struct weight_store *store, const void *values, size_t size_bytes,
-                                  void **out, struct error *err)
+enum status weights_keep_on_device(struct weight_store *store, const void *values,
+                                   size_t size_bytes, void **out, struct error *err)
 {
     struct device *dev = store->dev;
     *out = dev->ops.alloc(dev, size_bytes);
     if (!*out)
         return error_set(err, STATUS_OUT_OF_MEMORY,
                          "%zu bytes of device memory for weights were refused", size_bytes);
-    keep_allocation(store, *out, true);
+    weights_keep_allocation(store, *out, true);
     dev->ops.copy_in(dev, *out, values, size_bytes);
     return STATUS_OK;
 }
@@ -139,12 +139,7 @@ struct weights weights_at(const struct weights *w, const char *format, ...)
     return inner;
 }
 
-/** A full tensor name: prefix, module, ".weight" or ".bias". */
-struct full_name {
-    char text[256];
-};
-
-static struct full_name full_name(const struct weights *w, const char *name, const char *suffix)
+struct full_name weights_full_name(const struct weights *w, const char *name, const char *suffix)
 {
     struct full_name full;
     int len = snprintf(full.text, sizeof(full.text), "%s%s%s", w->prefix, name, suffix);
@@ -154,22 +149,21 @@ static struct full_name full_name(const struct weights *w, const char *name, con
 
 bool weights_has(const struct weights *w, const char *name)
 {
-    struct full_name full = full_name(w, name, "");
+    struct full_name full = weights_full_name(w, name, "");
     return w->store->options.is_dummy ||
            checkpoint_find(&w->store->checkpoint, str_from(full.text)) >= 0;
 }
 
-/** "model.layers.3.self_attn.q_norm.weight" is a norm: the innermost module decides first. */
-static enum weight_kind kind_of(const char *name)
+enum weight_kind weights_kind_of(const char *name)
 {
     static const struct {
         const char *part;
         enum weight_kind kind;
     } KINDS[] = {
-        {"norm", WEIGHT_KIND_NORMS},       {"embed", WEIGHT_KIND_EMBEDDINGS},
-        {"lm_head", WEIGHT_KIND_HEAD},     {"attn", WEIGHT_KIND_ATTENTION},
-        {"mlp", WEIGHT_KIND_MLP},          {"moe", WEIGHT_KIND_MLP},
-        {"feed_forward", WEIGHT_KIND_MLP},
+        {"experts", WEIGHT_KIND_EXPERTS},  {"norm", WEIGHT_KIND_NORMS},
+        {"embed", WEIGHT_KIND_EMBEDDINGS}, {"lm_head", WEIGHT_KIND_HEAD},
+        {"attn", WEIGHT_KIND_ATTENTION},   {"mlp", WEIGHT_KIND_MLP},
+        {"moe", WEIGHT_KIND_MLP},          {"feed_forward", WEIGHT_KIND_MLP},
     };
     for (size_t i = 0; i < ARRAY_LEN(KINDS); i++) {
         if (strstr(name, KINDS[i].part))
@@ -178,8 +172,8 @@ static enum weight_kind kind_of(const char *name)
     return WEIGHT_KIND_OTHER;
 }
 
-static void count_bytes(struct weight_store *store, enum weight_kind kind, int64_t copied,
-                        int64_t mapped)
+void weights_count_bytes(struct weight_store *store, enum weight_kind kind, int64_t copied,
+                         int64_t mapped)
 {
     store->bytes.copied += copied;
     store->bytes.mapped += mapped;
@@ -191,17 +185,8 @@ static bool is_float(enum dtype dtype)
     return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
-/** Where a parameter comes from: a tensor of the checkpoint, or its name's random values. */
-struct source {
-    struct full_name name;
-    const struct safetensor *tensor; // NULL: dummy
-    enum dtype dtype;
-    size_t count; // elements
-};
-
-/** Finds a parameter and checks its shape [rows, cols], or [cols] when rows is negative. */
-static enum status find_source(const struct weights *w, struct full_name name, int64_t rows,
-                               int64_t cols, struct source *out, struct error *err)
+enum status weights_find_source(const struct weights *w, struct full_name name, int64_t rows,
+                                int64_t cols, struct source *out, struct error *err)
 {
     struct weight_store *store = w->store;
     *out = (struct source){.name = name, .dtype = store->options.model_dtype};
@@ -239,8 +224,7 @@ static enum status find_source(const struct weights *w, struct full_name name, i
     return STATUS_OK;
 }
 
-/** The dtype in which a parameter is kept. */
-static enum dtype kept_dtype(const struct weight_store *store, const struct source *source)
+enum dtype weights_kept_dtype(const struct weight_store *store, const struct source *source)
 {
     return store->options.keeps_dtype ? source->dtype : store->options.model_dtype;
 }
@@ -281,7 +265,7 @@ static bool is_readable_in_place(const struct source *source, enum dtype dtype)
 static enum status read_vector(float *out, const struct weights *w, const struct source *source,
                                struct error *err)
 {
-    enum dtype dtype = kept_dtype(w->store, source);
+    enum dtype dtype = weights_kept_dtype(w->store, source);
     if (dtype == DTYPE_F32)
         return read_source(out, DTYPE_F32, source, err);
     // Through the model's dtype, so that a chosen lower precision rounds vectors as well.
@@ -302,9 +286,9 @@ enum status weights_vector(const struct weights *w, const char *name, int64_t n,
     enum dtype dtype = store->dev->activation_dtype;
     struct source source;
     *out = NULL;
-    TRY(find_source(w, full_name(w, name, ""), -1, n, &source, err));
+    TRY(weights_find_source(w, weights_full_name(w, name, ""), -1, n, &source, err));
     size_t size_bytes = (size_t)n * dtype_size(dtype);
-    count_bytes(store, kind_of(source.name.text), (int64_t)size_bytes, 0);
+    weights_count_bytes(store, weights_kind_of(source.name.text), (int64_t)size_bytes, 0);
     if (store->options.mode == WEIGHTS_PLAN)
         return STATUS_OK;
     void *values = arena_alloc(&store->arena, size_bytes);
@@ -316,7 +300,7 @@ enum status weights_vector(const struct weights *w, const char *name, int64_t n,
     if (store->dev->has_host_memory)
         return STATUS_OK;
     void *on_device = NULL;
-    TRY(keep_on_device(store, values, size_bytes, &on_device, err));
+    TRY(weights_keep_on_device(store, values, size_bytes, &on_device, err));
     *out = on_device;
     return STATUS_OK;
 }
@@ -324,7 +308,7 @@ enum status weights_vector(const struct weights *w, const char *name, int64_t n,
 enum status weights_scalar(const struct weights *w, const char *name, float *out, struct error *err)
 {
     struct weight_store *store = w->store;
-    struct full_name full = full_name(w, name, "");
+    struct full_name full = weights_full_name(w, name, "");
     *out = 0;
     int64_t index =
         store->options.is_dummy ? -1 : checkpoint_find(&store->checkpoint, str_from(full.text));
@@ -353,7 +337,7 @@ enum status weights_scalar(const struct weights *w, const char *name, float *out
     return STATUS_OK;
 }
 
-static enum weight_form form_of(enum dtype dtype)
+enum weight_form weights_form_of(enum dtype dtype)
 {
     switch (dtype) {
     case DTYPE_F16:
@@ -366,11 +350,9 @@ static enum weight_form form_of(enum dtype dtype)
     }
 }
 
-/** Values of one or more parameters in a row: in place where they lie so, else a copy, which the
- *  caller owns as `*copy`. In PLAN mode a copy is not made and the result is NULL. */
-static enum status join_sources(const struct weights *w, const struct source *sources,
-                                size_t num_sources, enum dtype dtype, const void **out, void **copy,
-                                struct error *err)
+enum status weights_join_sources(const struct weights *w, const struct source *sources,
+                                 size_t num_sources, enum dtype dtype, const void **out,
+                                 void **copy, struct error *err)
 {
     *out = *copy = NULL;
     bool in_place = true;
@@ -410,17 +392,17 @@ static enum status prepare(struct weight_store *store, enum weight_kind kind, st
     int64_t prepared_bytes = (int64_t)dev->ops.prepared_weight_bytes(dev, weight);
     bool is_copied = prepared_bytes > 0 || (is_plan ? !weight->data : copy != NULL);
     if (is_copied)
-        count_bytes(store, kind, prepared_bytes > 0 ? prepared_bytes : size_bytes, 0);
+        weights_count_bytes(store, kind, prepared_bytes > 0 ? prepared_bytes : size_bytes, 0);
     else
-        count_bytes(store, kind, 0, size_bytes);
+        weights_count_bytes(store, kind, 0, size_bytes);
     if (is_plan)
         return STATUS_OK;
     enum status status = dev->ops.prepare_weight(dev, weight, err);
     if (weight->is_packed) {
-        keep_allocation(store, (void *)(uintptr_t)weight->data, true);
+        weights_keep_allocation(store, (void *)(uintptr_t)weight->data, true);
         free(copy);
     } else if (copy) {
-        keep_allocation(store, copy, false);
+        weights_keep_allocation(store, copy, false);
     }
     return status;
 }
@@ -430,16 +412,16 @@ static enum status load_bias(const struct weights *w, const struct weights_part 
                              struct error *err)
 {
     struct weight_store *store = w->store;
-    count_bytes(store, kind_of(full_name(w, parts[0].module, ".bias").text),
-                out_features * (int64_t)sizeof(float), 0);
+    weights_count_bytes(store, weights_kind_of(weights_full_name(w, parts[0].module, ".bias").text),
+                        out_features * (int64_t)sizeof(float), 0);
     float *bias = NULL;
     if (store->options.mode == WEIGHTS_LOAD)
         bias = arena_array(&store->arena, float, out_features);
     *out = bias;
     for (size_t i = 0; i < num_parts; i++) {
         struct source source;
-        TRY(find_source(w, full_name(w, parts[i].module, ".bias"), -1, parts[i].out_features,
-                        &source, err));
+        TRY(weights_find_source(w, weights_full_name(w, parts[i].module, ".bias"), -1,
+                                parts[i].out_features, &source, err));
         if (bias) {
             TRY(read_vector(bias, w, &source, err));
             bias += parts[i].out_features;
@@ -456,34 +438,34 @@ enum status weights_matrix(const struct weights *w, const struct weights_part *p
     struct source sources[MAX_PARTS];
     int64_t out_features = 0;
     for (size_t i = 0; i < num_parts; i++) {
-        TRY(find_source(w, full_name(w, parts[i].module, ".weight"), parts[i].out_features,
-                        in_features, &sources[i], err));
+        TRY(weights_find_source(w, weights_full_name(w, parts[i].module, ".weight"),
+                                parts[i].out_features, in_features, &sources[i], err));
         out_features += parts[i].out_features;
     }
-    enum dtype dtype = kept_dtype(w->store, &sources[0]);
+    enum dtype dtype = weights_kept_dtype(w->store, &sources[0]);
     *out = (struct weight){
-        .form = form_of(dtype), .out_features = out_features, .in_features = in_features};
+        .form = weights_form_of(dtype), .out_features = out_features, .in_features = in_features};
     if (has_bias)
         TRY(load_bias(w, parts, num_parts, out_features, &out->bias, err));
     void *copy;
-    enum status status = join_sources(w, sources, num_parts, dtype, &out->data, &copy, err);
+    enum status status = weights_join_sources(w, sources, num_parts, dtype, &out->data, &copy, err);
     if (status != STATUS_OK) {
         free(copy);
         return status;
     }
     int64_t size_bytes = out_features * in_features * (int64_t)dtype_size(dtype);
-    return prepare(w->store, kind_of(sources[0].name.text), out, copy, size_bytes, err);
+    return prepare(w->store, weights_kind_of(sources[0].name.text), out, copy, size_bytes, err);
 }
 
 enum status weights_table(const struct weights *w, const char *name, int64_t rows, int64_t cols,
                           struct tensor *out, struct error *err)
 {
     struct source source;
-    TRY(find_source(w, full_name(w, name, ""), rows, cols, &source, err));
-    enum dtype dtype = kept_dtype(w->store, &source);
+    TRY(weights_find_source(w, weights_full_name(w, name, ""), rows, cols, &source, err));
+    enum dtype dtype = weights_kept_dtype(w->store, &source);
     const void *data;
     void *copy;
-    enum status status = join_sources(w, &source, 1, dtype, &data, &copy, err);
+    enum status status = weights_join_sources(w, &source, 1, dtype, &data, &copy, err);
     int64_t size_bytes = rows * cols * (int64_t)dtype_size(dtype);
     bool is_in_place = w->store->dev->has_host_memory && is_readable_in_place(&source, dtype);
     if (w->store->options.mode == WEIGHTS_PLAN) {
@@ -491,16 +473,16 @@ enum status weights_table(const struct weights *w, const char *name, int64_t row
             data = NULL; // it will lie on the device
     } else if (!w->store->dev->has_host_memory && data && status == STATUS_OK) {
         void *table = NULL;
-        status = keep_on_device(w->store, data, (size_t)size_bytes, &table, err);
+        status = weights_keep_on_device(w->store, data, (size_t)size_bytes, &table, err);
         free(copy);
         data = table;
     } else if (copy) {
-        keep_allocation(w->store, copy, false);
+        weights_keep_allocation(w->store, copy, false);
     }
     // The table is only ever read; a tensor's pointer has no const of its own.
     *out = tensor_2d((void *)(uintptr_t)data, dtype, rows, cols);
-    count_bytes(w->store, kind_of(source.name.text), is_in_place ? 0 : size_bytes,
-                is_in_place ? size_bytes : 0);
+    weights_count_bytes(w->store, weights_kind_of(source.name.text), is_in_place ? 0 : size_bytes,
+                        is_in_place ? size_bytes : 0);
     return status;
 }
 
@@ -508,19 +490,19 @@ enum status weights_matrix_from_table(const struct weights *w, struct tensor tab
                                       struct weight *out, struct error *err)
 {
     struct weight_store *store = w->store;
-    *out = (struct weight){.form = form_of(table.dtype),
+    *out = (struct weight){.form = weights_form_of(table.dtype),
                            .out_features = table.shape[0],
                            .in_features = table.shape[1],
                            .data = table.data};
     if (!store->dev->has_host_memory) // on the device already, in a form that it multiplies
         return STATUS_OK;
     size_t prepared_bytes = store->dev->ops.prepared_weight_bytes(store->dev, out);
-    count_bytes(store, WEIGHT_KIND_HEAD, (int64_t)prepared_bytes, 0);
+    weights_count_bytes(store, WEIGHT_KIND_HEAD, (int64_t)prepared_bytes, 0);
     if (store->options.mode == WEIGHTS_PLAN)
         return STATUS_OK;
     enum status status = store->dev->ops.prepare_weight(store->dev, out, err);
     if (out->is_packed)
-        keep_allocation(store, (void *)(uintptr_t)out->data, true);
+        weights_keep_allocation(store, (void *)(uintptr_t)out->data, true);
     return status;
 }
 
@@ -529,13 +511,13 @@ enum status weights_reserve(const struct weights *w, size_t size_bytes, void **o
 {
     struct weight_store *store = w->store;
     *out = NULL;
-    count_bytes(store, WEIGHT_KIND_TABLES, (int64_t)size_bytes, 0);
+    weights_count_bytes(store, WEIGHT_KIND_TABLES, (int64_t)size_bytes, 0);
     if (store->options.mode == WEIGHTS_PLAN)
         return STATUS_OK;
     *out = store->dev->ops.alloc(store->dev, size_bytes);
     if (!*out)
         return error_set(err, STATUS_OUT_OF_MEMORY, "%zu bytes for a table were refused",
                          size_bytes);
-    keep_allocation(store, *out, true);
+    weights_keep_allocation(store, *out, true);
     return STATUS_OK;
 }

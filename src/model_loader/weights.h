@@ -42,7 +42,8 @@ struct weight_bytes {
 enum weight_kind {
     WEIGHT_KIND_EMBEDDINGS,
     WEIGHT_KIND_ATTENTION,
-    WEIGHT_KIND_MLP, // experts too
+    WEIGHT_KIND_MLP,
+    WEIGHT_KIND_EXPERTS,
     WEIGHT_KIND_NORMS,
     WEIGHT_KIND_HEAD,
     WEIGHT_KIND_TABLES, // computed from the configuration
@@ -121,6 +122,14 @@ struct weights_part {
 NODISCARD enum status weights_matrix(const struct weights *w, const struct weights_part *parts,
                                      size_t num_parts, int64_t in_features, bool has_bias,
                                      struct weight *out, struct error *err);
+
+/**
+ * The matrices of experts.0 to experts.N-1, each made of `parts` under one another. All become the
+ * dtype of the first. Errors: as weights_matrix().
+ */
+NODISCARD enum status weights_experts(const struct weights *w, const struct weights_part *parts,
+                                      size_t num_parts, int32_t num_experts, int64_t in_features,
+                                      struct expert_weights *out, struct error *err);
 
 /** A table [rows, cols] that is read by row, in F32, F16 or BF16; not packed. Errors: as above. */
 NODISCARD enum status weights_table(const struct weights *w, const char *name, int64_t rows,

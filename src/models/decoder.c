@@ -97,8 +97,12 @@ static enum status load_layers(struct decoder *decoder, const struct model *mode
         TRY(load_norms(layer, &outer, &norm, options->norms, err));
         struct weights inner = weights_at(&outer, "self_attn");
         TRY(attention_load(&layer->self_attn, &inner, &attention, err));
-        inner = weights_at(&outer, "mlp");
-        TRY(gated_mlp_load(&layer->mlp, &inner, &mlp, err));
+        layer->is_sparse = options->moe && (!options->is_sparse || options->is_sparse[i]);
+        inner = weights_at(&outer, "%s", layer->is_sparse ? options->moe_name : "mlp");
+        if (layer->is_sparse)
+            TRY(moe_load(&layer->moe, &inner, options->moe, err));
+        else
+            TRY(gated_mlp_load(&layer->mlp, &inner, &mlp, err));
     }
     return STATUS_OK;
 }
@@ -158,7 +162,8 @@ size_t decoder_scratch_bytes(const struct model *model, enum dtype dtype, int64_
     for (int32_t i = 0; i < decoder->num_layers; i++) {
         const struct decoder_layer *layer = &decoder->layers[i];
         size_t attention = attention_scratch_bytes(&layer->self_attn, dtype, num_tokens);
-        size_t mlp = gated_mlp_scratch_bytes(&layer->mlp, dtype, num_tokens);
+        size_t mlp = layer->is_sparse ? moe_scratch_bytes(&layer->moe, dtype, num_tokens)
+                                      : gated_mlp_scratch_bytes(&layer->mlp, dtype, num_tokens);
         most = attention > most ? attention : most;
         most = mlp > most ? mlp : most;
     }
@@ -169,6 +174,15 @@ void decoder_embed(const struct model *model, struct forward *fwd, struct tensor
 {
     const struct decoder *decoder = model->impl;
     embedding_forward(&decoder->embed_tokens, fwd, residual);
+}
+
+static void feed_forward(const struct decoder_layer *layer, struct forward *fwd, struct tensor out,
+                         struct tensor x)
+{
+    if (layer->is_sparse)
+        moe_forward(&layer->moe, fwd, out, x);
+    else
+        gated_mlp_forward(&layer->mlp, fwd, out, x);
 }
 
 /** Normalises before each block; the addition of one block's output is fused with the next norm. */
@@ -182,7 +196,7 @@ static void forward_norms_before(const struct decoder *decoder, int32_t i, struc
         add_rms_norm_forward(&layer->input_layernorm, fwd, hidden, residual);
     attention_forward(&layer->self_attn, fwd, hidden, hidden);
     add_rms_norm_forward(&layer->post_attention_layernorm, fwd, hidden, residual);
-    gated_mlp_forward(&layer->mlp, fwd, hidden, hidden);
+    feed_forward(layer, fwd, hidden, hidden);
     if (i == decoder->num_layers - 1)
         add_rms_norm_forward(&decoder->norm, fwd, hidden, residual);
 }
@@ -194,7 +208,7 @@ static void forward_norms_after(const struct decoder *decoder, int32_t i, struct
     const struct decoder_layer *layer = &decoder->layers[i];
     attention_forward(&layer->self_attn, fwd, hidden, residual);
     add_post_norm_forward(&layer->post_attention_layernorm, NULL, fwd, hidden, residual);
-    gated_mlp_forward(&layer->mlp, fwd, hidden, residual);
+    feed_forward(layer, fwd, hidden, residual);
     bool is_last = i == decoder->num_layers - 1;
     add_post_norm_forward(&layer->post_feedforward_layernorm, is_last ? &decoder->norm : NULL, fwd,
                           hidden, residual);
@@ -212,7 +226,7 @@ static void forward_norms_around(const struct decoder *decoder, int32_t i, struc
     attention_forward(&layer->self_attn, fwd, hidden, hidden);
     add_post_norm_forward(&layer->post_attention_layernorm, &layer->pre_feedforward_layernorm, fwd,
                           hidden, residual);
-    gated_mlp_forward(&layer->mlp, fwd, hidden, hidden);
+    feed_forward(layer, fwd, hidden, hidden);
     add_post_norm_forward(&layer->post_feedforward_layernorm, next, fwd, hidden, residual);
 }
 

@@ -8,6 +8,7 @@
 #include "layers/embedding.h"
 #include "layers/gated_mlp.h"
 #include "layers/lm_head.h"
+#include "layers/moe.h"
 #include "layers/rms_norm.h"
 #include "layers/rotary_embedding.h"
 #include "models/model.h"
@@ -29,6 +30,9 @@ struct decoder_options {
     double embedding_scale;     // 0: none
     double attention_scale;     // 0: 1 / sqrt(head_dim)
     double attention_softcap, logits_softcap; // 0: none
+    const struct moe_options *moe;            // NULL: every layer has an MLP
+    const bool *is_sparse; // [num_hidden_layers]: layers with experts; NULL: all, with `moe`
+    const char *moe_name;  // of the module: "mlp"
 };
 
 /** Norms that a placement does not have stay empty. */
@@ -37,7 +41,9 @@ struct decoder_layer {
     struct rms_norm post_attention_layernorm; // NORMS_BEFORE: of the MLP's input
     struct rms_norm pre_feedforward_layernorm, post_feedforward_layernorm;
     struct attention self_attn;
-    struct gated_mlp mlp;
+    bool is_sparse;
+    struct gated_mlp mlp; // of a layer that is not sparse
+    struct moe moe;       // of one that is
 };
 
 struct decoder {
@@ -64,4 +70,4 @@ void decoder_compute_logits(const struct model *model, struct forward *fwd, stru
                             struct tensor hidden);
 
 extern const struct model_class llama_model, mistral_model, qwen2_model, qwen3_model, gemma2_model,
-    gemma3_model, phi3_model, olmo2_model;
+    gemma3_model, phi3_model, olmo2_model, qwen3_moe_model, mixtral_model;

@@ -5,8 +5,8 @@
 #include "models/model.h"
 
 static const struct model_class *const CLASSES[] = {
-    &llama_model,  &mistral_model, &qwen2_model, &qwen3_model,
-    &gemma2_model, &gemma3_model,  &phi3_model,  &olmo2_model,
+    &llama_model,  &mistral_model, &qwen2_model, &qwen3_model,     &gemma2_model,
+    &gemma3_model, &phi3_model,    &olmo2_model, &qwen3_moe_model, &mixtral_model,
 };
 
 enum status model_class_find(const struct model_class **out, const char *architecture,

@@ -143,6 +143,46 @@ void op_soft_cap(struct device *dev, struct tensor x, float cap)
         dev->ops.soft_cap(dev, x, cap);
 }
 
+static bool are_routes(const struct expert_routes *routes)
+{
+    return routes->num_tokens >= 0 && routes->top_k > 0 && routes->top_k <= routes->num_experts &&
+           routes->num_experts <= MAX_EXPERTS;
+}
+
+void op_route_experts(struct device *dev, const struct expert_routes *routes, struct tensor logits,
+                      bool renormalises)
+{
+    assert(are_routes(routes) && is_matrix(logits) && tensor_is_dense(logits));
+    assert(logits.dtype == DTYPE_F32 && logits.shape[0] == routes->num_tokens &&
+           logits.shape[1] == routes->num_experts);
+    if (routes->num_tokens > 0)
+        dev->ops.route_experts(dev, routes, logits, renormalises);
+}
+
+void op_matmul_experts(struct device *dev, struct tensor out, struct tensor x,
+                       const struct expert_weights *w, const struct expert_routes *routes,
+                       bool is_by_token)
+{
+    assert(is_dense_activation(dev, out) && is_dense_activation(dev, x) && are_apart(out, x));
+    assert(are_routes(routes) && w->num_experts == routes->num_experts);
+    assert(out.shape[0] == (int64_t)routes->num_tokens * routes->top_k);
+    assert(x.shape[0] == (is_by_token ? routes->num_tokens : out.shape[0]));
+    assert(x.shape[1] == w->in_features && out.shape[1] == w->out_features);
+    if (routes->num_tokens > 0)
+        dev->ops.matmul_experts(dev, out, x, w, routes, is_by_token);
+}
+
+void op_combine_experts(struct device *dev, struct tensor out, struct tensor x,
+                        const struct expert_routes *routes)
+{
+    assert(is_dense_activation(dev, out) && is_dense_activation(dev, x) && are_apart(out, x));
+    assert(are_routes(routes) && out.shape[0] == routes->num_tokens);
+    assert(x.shape[0] == (int64_t)routes->num_tokens * routes->top_k);
+    assert(out.shape[1] == x.shape[1]);
+    if (routes->num_tokens > 0)
+        dev->ops.combine_experts(dev, out, x, routes);
+}
+
 void op_gather_rows(struct device *dev, struct tensor out, struct tensor x, const int32_t *rows)
 {
     assert(is_dense_activation(dev, out) && is_dense_activation(dev, x));

@@ -29,6 +29,36 @@ struct weight {
     bool is_packed;   // data (and bias) are the backend's own allocation, one for both
 };
 
+/** A matrix [out_features, in_features] for each expert of a layer. */
+struct expert_weights {
+    enum weight_form form;
+    int32_t num_experts;
+    int64_t out_features, in_features;
+    const void *const *data; // [num_experts], device memory: where each expert's rows begin
+};
+
+enum { MAX_EXPERTS = 1024 };
+
+/**
+ * Which experts a step's tokens go to. Each token makes top_k choices; all choices, sorted by
+ * expert, are the slots. All arrays are device memory, filled by route_experts().
+ */
+struct expert_routes {
+    int32_t num_tokens, top_k, num_experts; // num_experts <= MAX_EXPERTS
+    float *weights;                         // [num_tokens, top_k]
+    int32_t *slots;                         // [num_tokens, top_k]: the slot of each choice
+    int32_t *tokens;                        // [num_tokens * top_k]: the token of each slot
+    int32_t *expert_start;                  // [num_experts + 1]: the slots of each expert
+    int32_t *tiles;                         // [expert_tile_words()]: the backend's own
+};
+
+/** Words of expert_routes.tiles. */
+static inline int64_t expert_tile_words(int64_t num_slots, int32_t num_experts)
+{
+    int64_t num_partial = num_slots < num_experts ? num_slots : num_experts;
+    return 1 + 2 * (num_slots / 16 + num_partial);
+}
+
 /** Where the sequences of a step lie. All arrays are device memory. */
 struct attention_batch {
     int32_t num_seqs, num_tokens;
@@ -170,6 +200,21 @@ struct ops {
     void (*gelu_and_mul)(struct device *dev, struct tensor out, struct tensor gate_up);
     /** x = cap * tanh(x / cap); x: [rows, n] f32 (logits). */
     void (*soft_cap)(struct device *dev, struct tensor x, float cap);
+    /**
+     * Fills `routes` from logits [num_tokens, num_experts] f32: a token's choices are its top_k
+     * largest logits (equal ones by rising id, NaN last), their weights the softmax over all
+     * logits, with `renormalises` divided by their sum.
+     */
+    void (*route_experts)(struct device *dev, const struct expert_routes *routes,
+                          struct tensor logits, bool renormalises);
+    /** out[slot] = x * w[expert of the slot]^T; out: [slots, out]; x: [slots, in], or with
+     *  `is_by_token` [num_tokens, in], whose row of the slot's token is taken. */
+    void (*matmul_experts)(struct device *dev, struct tensor out, struct tensor x,
+                           const struct expert_weights *w, const struct expert_routes *routes,
+                           bool is_by_token);
+    /** out[token] = sum over its choices, in order, of weight * x[slot]; x: [slots, n]. */
+    void (*combine_experts)(struct device *dev, struct tensor out, struct tensor x,
+                            const struct expert_routes *routes);
     /** out[i] = x[rows[i]]; both 2-d. */
     void (*gather_rows)(struct device *dev, struct tensor out, struct tensor x,
                         const int32_t *rows);
@@ -246,6 +291,13 @@ void op_attention(struct device *dev, struct tensor out, struct tensor q,
 void op_silu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up);
 void op_gelu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up);
 void op_soft_cap(struct device *dev, struct tensor x, float cap);
+void op_route_experts(struct device *dev, const struct expert_routes *routes, struct tensor logits,
+                      bool renormalises);
+void op_matmul_experts(struct device *dev, struct tensor out, struct tensor x,
+                       const struct expert_weights *w, const struct expert_routes *routes,
+                       bool is_by_token);
+void op_combine_experts(struct device *dev, struct tensor out, struct tensor x,
+                        const struct expert_routes *routes);
 void op_gather_rows(struct device *dev, struct tensor out, struct tensor x, const int32_t *rows);
 void op_sample(struct device *dev, int32_t *token_ids, struct tensor logits,
                const struct sample_params *params);

@@ -16,6 +16,7 @@ static const char *const weight_kind_names[NUM_WEIGHT_KINDS] = {
     [WEIGHT_KIND_EMBEDDINGS] = "embeddings",
     [WEIGHT_KIND_ATTENTION] = "attention",
     [WEIGHT_KIND_MLP] = "mlp",
+    [WEIGHT_KIND_EXPERTS] = "experts",
     [WEIGHT_KIND_NORMS] = "norms",
     [WEIGHT_KIND_HEAD] = "head",
     [WEIGHT_KIND_TABLES] = "tables",

@@ -109,6 +109,60 @@ static void planning_counts_what_loading_takes(void **state)
     }
 }
 
+/** Two experts: the first one's matrices lie next to one another, the second one's do not and have
+ *  another dtype. */
+static void write_experts(void)
+{
+    write_tensors("model.safetensors",
+                  "{" TENSOR("experts.0.gate.weight", "BF16", "[1,2]", 0, 4) "," TENSOR(
+                      "experts.0.up.weight", "BF16", "[1,2]", 4,
+                      8) "," TENSOR("experts.1.gate.weight", "F32", "[1,2]", 8, 16) "," //
+                  TENSOR("other.weight", "F32", "[1]", 16,
+                         20) "," TENSOR("experts.1.up.weight", "F32", "[1,2]", 20, 28) "}  ",
+                  28);
+}
+
+static void experts_stay_where_they_are_or_become_one_dtype(void **state)
+{
+    (void)state;
+    write_experts();
+    const struct weights_part parts[] = {{"gate", 1}, {"up", 1}};
+    for (int mode = WEIGHTS_PLAN; mode <= WEIGHTS_LOAD; mode++) {
+        struct weight_store store;
+        open_store(&store, &(struct weight_store_options){.mode = (enum weights_mode)mode,
+                                                          .keeps_dtype = true});
+        const struct weights w = {.store = &store};
+        struct expert_weights experts;
+        struct error err = {0};
+        if (weights_experts(&w, parts, 2, 2, 2, &experts, &err) != STATUS_OK)
+            fail_msg("%s", err.message);
+        assert_int_equal(experts.form, WEIGHT_BF16);
+        assert_int_equal(experts.num_experts, 2);
+        assert_int_equal(experts.out_features, 2);
+        assert_int_equal(experts.in_features, 2);
+        assert_int_equal(store.bytes.mapped, 8);
+        assert_int_equal(store.bytes.copied, 8);
+        assert_int_equal(store.kind_bytes[WEIGHT_KIND_EXPERTS], 16);
+        if (mode == WEIGHTS_LOAD) {
+            const struct safetensor *gate =
+                store.checkpoint
+                    .tensors[checkpoint_find(&store.checkpoint, STR("experts.0.gate.weight"))];
+            assert_ptr_equal(experts.data[0], gate->data);
+            uint16_t first, last; // F32 at bytes 8 and 24: the upper halves, rounded
+            memcpy(&first, experts.data[1], sizeof(first));
+            memcpy(&last, (const char *)experts.data[1] + 6, sizeof(last));
+            assert_int_equal(first, 0x0B0A);
+            assert_int_equal(last, 0x1B1A);
+        } else {
+            assert_null(experts.data);
+        }
+        assert_int_equal(weights_experts(&w, parts, 2, 3, 2, &experts, &err), STATUS_NOT_FOUND);
+        assert_non_null(strstr(err.message, "experts.2.gate.weight"));
+        assert_int_equal(weights_experts(&w, parts, 2, 2, 3, &experts, &err), STATUS_INVALID);
+        weight_store_close(&store);
+    }
+}
+
 static void wrong_names_shapes_and_dtypes_are_named(void **state)
 {
     (void)state;
@@ -280,6 +334,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(neighbours_are_used_in_place_and_others_joined),
         IN_FOLDER(planning_counts_what_loading_takes),
+        IN_FOLDER(experts_stay_where_they_are_or_become_one_dtype),
         IN_FOLDER(wrong_names_shapes_and_dtypes_are_named),
         IN_FOLDER(scalars_are_positive_numbers_or_absent),
         IN_FOLDER(tensors_without_a_place_are_refused_unless_harmless),

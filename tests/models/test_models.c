@@ -17,8 +17,9 @@
 enum { MAX_TOKENS = 32, BLOCK_SIZE = 8, NUM_BLOCKS = 4 };
 
 static const char *const MODELS[] = {
-    "llama",      "llama_bias_tied", "mistral",     "qwen2", "qwen2_sliding", "qwen3",
-    "qwen3_tied", "gemma2",          "gemma3_text", "phi3",  "phi3_longrope", "olmo2"};
+    "llama",         "llama_bias_tied", "mistral",   "qwen2",       "qwen2_sliding",
+    "qwen3",         "qwen3_tied",      "gemma2",    "gemma3_text", "phi3",
+    "phi3_longrope", "olmo2",           "qwen3_moe", "mixtral"};
 
 /** A model and all that one step of one sequence needs. */
 struct bench {
@@ -260,9 +261,59 @@ static void variants_that_are_not_computed_are_refused(void **state)
                                 &err),
                      STATUS_UNSUPPORTED);
     assert_non_null(strstr(err.message, "llama_4_scaling"));
-    assert_int_equal(plan_dummy("LlamaForCausalLM", ",\"hidden_act\":\"relu\"", &err),
-                     STATUS_UNSUPPORTED);
-    assert_non_null(strstr(err.message, "relu"));
+    static const struct {
+        const char *architecture, *extra;
+        enum status status;
+        const char *part; // of the message
+    } rows[] = {
+        {"LlamaForCausalLM", ",\"hidden_act\":\"relu\"", STATUS_UNSUPPORTED, "relu"},
+        {"Phi3ForCausalLM", ",\"lm_head_bias\":true", STATUS_UNSUPPORTED, "lm_head_bias"},
+        {"Gemma3ForCausalLM", ",\"use_bidirectional_attention\":true", STATUS_UNSUPPORTED,
+         "use_bidirectional_attention"},
+        {"Gemma2ForCausalLM", ",\"query_pre_attn_scalar\":0", STATUS_INVALID,
+         "query_pre_attn_scalar is 0"},
+        {"Gemma2ForCausalLM", ",\"attn_logit_softcapping\":-1", STATUS_INVALID,
+         "attn_logit_softcapping is -1"},
+        {"Qwen3MoeForCausalLM", ",\"moe_intermediate_size\":8", STATUS_UNSUPPORTED, "0 experts"},
+        {"Qwen3MoeForCausalLM", ",\"num_experts\":2000,\"moe_intermediate_size\":8",
+         STATUS_UNSUPPORTED, "2000 experts"},
+        {"Qwen3MoeForCausalLM",
+         ",\"num_experts\":4,\"num_experts_per_tok\":5,\"moe_intermediate_size\":8", STATUS_INVALID,
+         "num_experts_per_tok is 5"},
+        {"Qwen3MoeForCausalLM", ",\"num_experts\":4,\"num_experts_per_tok\":2", STATUS_INVALID,
+         "intermediate size is 0"},
+        {"Qwen3MoeForCausalLM", ",\"decoder_sparse_step\":0", STATUS_INVALID,
+         "decoder_sparse_step is 0"},
+        {"Qwen3MoeForCausalLM", ",\"mlp_only_layers\":[\"a\"]", STATUS_INVALID, "mlp_only_layers"},
+        {"MixtralForCausalLM", "", STATUS_UNSUPPORTED, "0 experts"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        assert_int_equal(plan_dummy(rows[i].architecture, rows[i].extra, &err), rows[i].status);
+        if (!strstr(err.message, rows[i].part))
+            fail_msg("%s%s: %s", rows[i].architecture, rows[i].extra, err.message);
+    }
+}
+
+static void every_architecture_is_planned_from_its_configuration(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *architecture, *extra;
+    } rows[] = {
+        {"Gemma2ForCausalLM", ",\"hidden_act\":\"gelu_pytorch_tanh\",\"sliding_window\":8,"
+                              "\"attn_logit_softcapping\":null"},
+        {"Gemma3ForCausalLM", ",\"hidden_activation\":\"gelu_pytorch_tanh\""},
+        {"Phi3ForCausalLM", ",\"mlp_bias\":true"},
+        {"Olmo2ForCausalLM", ""},
+        {"Qwen3MoeForCausalLM", ",\"num_experts\":4,\"num_experts_per_tok\":2,"
+                                "\"moe_intermediate_size\":8,\"mlp_only_layers\":[0,77]"},
+        {"MixtralForCausalLM", ",\"num_local_experts\":4,\"num_experts_per_tok\":4"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct error err = {0};
+        if (plan_dummy(rows[i].architecture, rows[i].extra, &err) != STATUS_OK)
+            fail_msg("%s: %s", rows[i].architecture, err.message);
+    }
 }
 
 int main(void)
@@ -270,6 +321,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_layer_gives_the_reference_values),
         cmocka_unit_test(an_unknown_architecture_is_refused_with_what_there_is),
+        cmocka_unit_test(every_architecture_is_planned_from_its_configuration),
         cmocka_unit_test(variants_that_are_not_computed_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

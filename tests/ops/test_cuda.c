@@ -384,6 +384,195 @@ static void products_are_right_whatever_the_shape(void **state)
     }
 }
 
+// ---- Mixtures of experts -------------------------------------------------------------------
+
+/** One layer's experts and where tokens went, on both devices. */
+struct experts_run {
+    int32_t num_tokens, top_k, num_experts;
+    int64_t k, n;
+    struct expert_routes cpu, gpu;
+    struct expert_weights cpu_weights, gpu_weights;
+    void **rows; // [num_experts]: on the GPU
+};
+
+static struct expert_routes cpu_routes(struct bench *b, const struct experts_run *run)
+{
+    int64_t slots = (int64_t)run->num_tokens * run->top_k;
+    return (struct expert_routes){
+        .num_tokens = run->num_tokens,
+        .top_k = run->top_k,
+        .num_experts = run->num_experts,
+        .weights = floats(b, slots),
+        .slots = arena_array(&b->arena, int32_t, slots + 1),
+        .tokens = arena_array(&b->arena, int32_t, slots + 1),
+        .expert_start = arena_array(&b->arena, int32_t, run->num_experts + 1),
+        .tiles = arena_array(&b->arena, int32_t, expert_tile_words(slots, run->num_experts)),
+    };
+}
+
+static struct expert_routes gpu_routes(struct bench *b, const struct experts_run *run)
+{
+    struct device *dev = &b->gpu;
+    size_t slots = (size_t)run->num_tokens * (size_t)run->top_k;
+    size_t words = (size_t)expert_tile_words((int64_t)slots, run->num_experts);
+    return (struct expert_routes){
+        .num_tokens = run->num_tokens,
+        .top_k = run->top_k,
+        .num_experts = run->num_experts,
+        .weights = dev->ops.alloc(dev, slots * 4),
+        .slots = dev->ops.alloc(dev, slots * 4),
+        .tokens = dev->ops.alloc(dev, slots * 4),
+        .expert_start = dev->ops.alloc(dev, ((size_t)run->num_experts + 1) * 4),
+        .tiles = dev->ops.alloc(dev, words * 4),
+    };
+}
+
+static void release_routes(struct bench *b, const struct expert_routes *routes)
+{
+    release(b, routes->weights);
+    release(b, routes->slots);
+    release(b, routes->tokens);
+    release(b, routes->expert_start);
+    release(b, routes->tiles);
+}
+
+static void start_experts(struct bench *b, struct experts_run *run)
+{
+    int32_t num = run->num_experts;
+    const void **cpu = arena_array(&b->arena, const void *, num);
+    run->rows = arena_array(&b->arena, void *, num);
+    for (int32_t e = 0; e < num; e++) {
+        const float *data = randoms(b, run->n * run->k);
+        uint16_t *bits = arena_array(&b->arena, uint16_t, run->n * run->k);
+        for (int64_t i = 0; i < run->n * run->k; i++)
+            bits[i] = f32_to_bf16(data[i]);
+        cpu[e] = bits;
+        run->rows[e] = to_gpu(b, bits, (size_t)(run->n * run->k) * 2);
+    }
+    run->cpu_weights = (struct expert_weights){WEIGHT_BF16, num, run->n, run->k, cpu};
+    run->gpu_weights = run->cpu_weights;
+    run->gpu_weights.data = to_gpu(b, run->rows, (size_t)num * sizeof(void *));
+}
+
+static void stop_experts(struct bench *b, struct experts_run *run)
+{
+    for (int32_t e = 0; e < run->num_experts; e++)
+        release(b, run->rows[e]);
+    release(b, (void *)(uintptr_t)run->gpu_weights.data);
+    arena_reset(&b->arena);
+}
+
+static int32_t *words_from_gpu(struct bench *b, const int32_t *words, int64_t n)
+{
+    int32_t *copy = arena_array(&b->arena, int32_t, n + 1);
+    struct error err = {0};
+    if (b->gpu.ops.synchronize(&b->gpu, &err) != STATUS_OK)
+        fail_msg("%s", err.message);
+    b->gpu.ops.copy_out(&b->gpu, copy, words, (size_t)n * 4);
+    return copy;
+}
+
+/** Rows [first, first + num) of logits and x through the experts; each choice's product, in the
+ *  order of choices, and the sums. Checks the routes against the reference's. */
+static void run_experts(struct bench *b, struct experts_run *run, const float *logits,
+                        const float *x, float **products, float **sums)
+{
+    int32_t tokens = run->num_tokens, slots = tokens * run->top_k;
+    struct expert_routes cpu = cpu_routes(b, run), gpu = gpu_routes(b, run);
+    struct tensor gpu_logits = tensor_2d(NULL, DTYPE_F32, tokens, run->num_experts);
+    gpu_logits.data = to_gpu(b, logits, (size_t)tensor_numel(gpu_logits) * sizeof(float));
+    bool renormalises = run->top_k > 2;
+    op_route_experts(&b->gpu, &gpu, gpu_logits, renormalises);
+    op_route_experts(&b->cpu, &cpu,
+                     tensor_2d((void *)(uintptr_t)logits, DTYPE_F32, tokens, run->num_experts),
+                     renormalises);
+    const int32_t *gpu_slots = words_from_gpu(b, gpu.slots, slots);
+    const int32_t *gpu_tokens = words_from_gpu(b, gpu.tokens, slots);
+    const int32_t *gpu_start = words_from_gpu(b, gpu.expert_start, run->num_experts + 1);
+    const float *weights = from_gpu(b, tensor_2d(gpu.weights, DTYPE_F32, 1, slots));
+    assert_memory_equal(gpu_start, cpu.expert_start, ((size_t)run->num_experts + 1) * 4);
+    assert_close(weights, cpu.weights, slots, 1e-5, 1e-7, "route_experts");
+    for (int32_t c = 0; c < slots; c++) {
+        assert_in_range(gpu_slots[c], 0, slots - 1);
+        assert_int_equal(gpu_tokens[gpu_slots[c]], c / run->top_k);
+        int32_t e = 0; // the expert's slots are the same set, in some order
+        while (cpu.slots[c] >= gpu_start[e + 1])
+            e++;
+        assert_in_range(gpu_slots[c], gpu_start[e], gpu_start[e + 1] - 1);
+    }
+
+    struct tensor gpu_x = matrix_to_gpu(b, x, tokens, run->k);
+    struct tensor out = matrix_to_gpu(b, floats(b, slots * run->n), slots, run->n);
+    struct tensor sum = matrix_to_gpu(b, floats(b, tokens * run->n), tokens, run->n);
+    op_matmul_experts(&b->gpu, out, gpu_x, &run->gpu_weights, &gpu, true);
+    op_combine_experts(&b->gpu, sum, out, &gpu);
+    const float *got = from_gpu(b, out);
+    *sums = from_gpu(b, sum);
+    *products = floats(b, slots * run->n);
+    for (int32_t c = 0; c < slots; c++)
+        memcpy(*products + c * run->n, got + gpu_slots[c] * run->n, (size_t)run->n * sizeof(float));
+
+    float *expected = floats(b, slots * run->n), *expected_sum = floats(b, tokens * run->n);
+    struct tensor cpu_out = tensor_2d(expected, DTYPE_F32, slots, run->n);
+    op_matmul_experts(&b->cpu, cpu_out, tensor_2d((void *)(uintptr_t)x, DTYPE_F32, tokens, run->k),
+                      &run->cpu_weights, &cpu, true);
+    for (int32_t c = 0; c < slots; c++)
+        assert_close(*products + c * run->n, expected + cpu.slots[c] * run->n, run->n, ROUNDING,
+                     sqrt((double)run->k) * 2e-5, "matmul_experts");
+    op_combine_experts(&b->cpu, tensor_2d(expected_sum, DTYPE_F32, tokens, run->n), cpu_out, &cpu);
+    assert_close(*sums, expected_sum, tokens * run->n, 2 * ROUNDING, 0.05 * sqrt((double)run->k),
+                 "combine_experts");
+
+    // The same rows, a slot each.
+    float *sorted = floats(b, slots * run->k);
+    for (int32_t slot = 0; slot < slots; slot++)
+        memcpy(sorted + slot * run->k, x + gpu_tokens[slot] * run->k,
+               (size_t)run->k * sizeof(float));
+    struct tensor gpu_sorted = matrix_to_gpu(b, sorted, slots, run->k);
+    struct tensor again = matrix_to_gpu(b, floats(b, slots * run->n), slots, run->n);
+    op_matmul_experts(&b->gpu, again, gpu_sorted, &run->gpu_weights, &gpu, false);
+    assert_close(from_gpu(b, again), got, slots * run->n, 0, 0, "matmul_experts of slots");
+    release(b, gpu_logits.data);
+    release(b, gpu_x.data);
+    release(b, out.data);
+    release(b, sum.data);
+    release(b, gpu_sorted.data);
+    release(b, again.data);
+    release_routes(b, &gpu);
+}
+
+/** Tiles of every size, shapes that fill none, and each token by itself to the bit. */
+static void experts_are_right_and_independent_of_other_tokens(void **state)
+{
+    struct bench *b = bench_of(state);
+    static const struct {
+        int32_t num_tokens, top_k, num_experts;
+        int64_t k, n;
+    } cases[] = {
+        {1, 8, 128, 256, 96},  {5, 3, 8, 64, 64},    {64, 2, 4, 32, 200}, {300, 2, 4, 136, 130},
+        {600, 2, 4, 256, 264}, {40, 4, 60, 512, 64}, {9, 2, 5, 33, 7},    {1, 1, 1, 8, 2},
+        {700, 1, 1, 72, 128},  {17, 6, 1024, 64, 8},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct experts_run run = {.num_tokens = cases[i].num_tokens,
+                                  .top_k = cases[i].top_k,
+                                  .num_experts = cases[i].num_experts,
+                                  .k = cases[i].k,
+                                  .n = cases[i].n};
+        start_experts(b, &run);
+        float *logits = randoms(b, (int64_t)run.num_tokens * run.num_experts);
+        float *x = randoms(b, run.num_tokens * run.k), *all, *all_sums, *one, *one_sum;
+        run_experts(b, &run, logits, x, &all, &all_sums);
+        int32_t token = run.num_tokens / 2, num_products = (int32_t)(run.top_k * run.n);
+        run.num_tokens = 1;
+        run_experts(b, &run, logits + (int64_t)token * run.num_experts, x + token * run.k, &one,
+                    &one_sum);
+        assert_close(one, all + (int64_t)token * num_products, num_products, 0, 0, "alone");
+        assert_close(one_sum, all_sums + token * run.n, run.n, 0, 0, "the sum alone");
+        stop_experts(b, &run);
+    }
+}
+
 // ---- Cache and attention -------------------------------------------------------------------
 
 struct attention_case {
@@ -692,6 +881,7 @@ int main(void)
         cmocka_unit_test(columns_are_normalised_in_place),
         cmocka_unit_test(logits_are_capped_softly),
         cmocka_unit_test(products_are_right_whatever_the_shape),
+        cmocka_unit_test(experts_are_right_and_independent_of_other_tokens),
         cmocka_unit_test(attention_is_right_for_prompts_chunks_decoding_and_mixtures),
         cmocka_unit_test(greedy_draws_take_the_first_of_the_largest),
         cmocka_unit_test(a_recording_runs_over_what_memory_holds_then),

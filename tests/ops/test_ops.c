@@ -506,6 +506,132 @@ static void check_matmul(struct bench *b)
     }
 }
 
+// ---- Mixtures of experts -------------------------------------------------------------------
+
+static struct expert_routes make_routes(struct bench *b, int32_t num_tokens, int32_t top_k,
+                                        int32_t num_experts)
+{
+    int64_t slots = (int64_t)num_tokens * top_k;
+    return (struct expert_routes){
+        .num_tokens = num_tokens,
+        .top_k = top_k,
+        .num_experts = num_experts,
+        .weights = floats(b, slots),
+        .slots = arena_array(&b->arena, int32_t, slots + 1),
+        .tokens = arena_array(&b->arena, int32_t, slots + 1),
+        .expert_start = arena_array(&b->arena, int32_t, num_experts + 1),
+        .tiles = arena_array(&b->arena, int32_t, expert_tile_words(slots, num_experts)),
+    };
+}
+
+static int32_t expert_of(const struct expert_routes *routes, int32_t slot)
+{
+    int32_t e = 0;
+    while (slot >= routes->expert_start[e + 1])
+        e++;
+    return e;
+}
+
+/** Each token's choices are its largest logits, and every slot belongs to one choice. */
+static void expect_routes(struct bench *b, const struct expert_routes *routes, const float *logits,
+                          bool renormalises)
+{
+    int32_t num_slots = routes->num_tokens * routes->top_k, num_experts = routes->num_experts;
+    bool *is_taken = arena_calloc(&b->arena, (size_t)num_slots + 1, sizeof(bool));
+    assert_int_equal(routes->expert_start[0], 0);
+    assert_int_equal(routes->expert_start[num_experts], num_slots);
+    for (int32_t t = 0; t < routes->num_tokens; t++) {
+        const float *row = logits + (int64_t)t * num_experts;
+        bool *is_chosen = arena_calloc(&b->arena, (size_t)num_experts, sizeof(bool));
+        double all = 0, chosen = 0;
+        for (int32_t e = 0; e < num_experts; e++)
+            all += exp(row[e]);
+        for (int32_t k = 0; k < routes->top_k; k++) {
+            int32_t best = -1;
+            for (int32_t e = 0; e < num_experts; e++) {
+                if (!is_chosen[e] && (best < 0 || row[e] > row[best]))
+                    best = e;
+            }
+            is_chosen[best] = true;
+            chosen += exp(row[best]);
+            int32_t slot = routes->slots[t * routes->top_k + k];
+            assert_in_range(slot, 0, num_slots - 1);
+            assert_false(is_taken[slot]);
+            is_taken[slot] = true;
+            assert_int_equal(routes->tokens[slot], t);
+            assert_int_equal(expert_of(routes, slot), best);
+        }
+        double total = renormalises ? chosen : all;
+        for (int32_t k = 0; k < routes->top_k; k++) {
+            int32_t choice = t * routes->top_k + k, e = expert_of(routes, routes->slots[choice]);
+            assert_true(fabs(routes->weights[choice] - exp(row[e]) / total) < 1e-6);
+        }
+    }
+}
+
+static void check_experts_shape(struct bench *b, int32_t num_tokens, int32_t top_k,
+                                int32_t num_experts, int64_t k, int64_t n, enum dtype dtype)
+{
+    int32_t num_slots = num_tokens * top_k;
+    float *logits = random_floats(b, (int64_t)num_tokens * num_experts);
+    float *x = random_floats(b, num_tokens * k);
+    struct expert_routes routes = make_routes(b, num_tokens, top_k, num_experts);
+    bool renormalises = num_tokens % 2;
+    op_route_experts(&b->many, &routes, tensor_2d(logits, DTYPE_F32, num_tokens, num_experts),
+                     renormalises);
+    expect_routes(b, &routes, logits, renormalises);
+
+    struct expert_weights w = {.form = dtype == DTYPE_F32 ? WEIGHT_F32 : WEIGHT_BF16,
+                               .num_experts = num_experts,
+                               .out_features = n,
+                               .in_features = k};
+    const void **data = arena_array(&b->arena, const void *, num_experts);
+    for (int32_t e = 0; e < num_experts; e++)
+        data[e] = random_elements(b, dtype, n * k, 2);
+    w.data = data;
+    float *out = floats(b, num_slots * n), *sorted = floats(b, num_slots * k);
+    float *again = floats(b, num_slots * n), *row = floats(b, n), *sum = floats(b, num_tokens * n);
+    struct tensor x_rows = tensor_2d(x, DTYPE_F32, num_tokens, k);
+    op_matmul_experts(&b->many, tensor_2d(out, DTYPE_F32, num_slots, n), x_rows, &w, &routes, true);
+    for (int32_t slot = 0; slot < num_slots; slot++) {
+        memcpy(sorted + slot * k, x + routes.tokens[slot] * k, (size_t)k * sizeof(float));
+        struct weight expert = {.form = w.form,
+                                .out_features = n,
+                                .in_features = k,
+                                .data = data[expert_of(&routes, slot)]};
+        op_matmul(&b->one, tensor_2d(row, DTYPE_F32, 1, n),
+                  tensor_rows(x_rows, routes.tokens[slot], 1), &expert);
+        assert_same_bits(out + slot * n, row, n, "matmul_experts alone");
+    }
+    op_matmul_experts(&b->one, tensor_2d(again, DTYPE_F32, num_slots, n),
+                      tensor_2d(sorted, DTYPE_F32, num_slots, k), &w, &routes, false);
+    assert_same_bits(again, out, num_slots * n, "matmul_experts of slots");
+
+    op_combine_experts(&b->many, tensor_2d(sum, DTYPE_F32, num_tokens, n),
+                       tensor_2d(out, DTYPE_F32, num_slots, n), &routes);
+    for (int32_t t = 0; t < num_tokens; t++) {
+        for (int64_t i = 0; i < n; i++) {
+            double expected = 0, size = 1;
+            for (int32_t c = t * top_k; c < (t + 1) * top_k; c++) {
+                double term = (double)routes.weights[c] * out[routes.slots[c] * n + i];
+                expected += term;
+                size += fabs(term);
+            }
+            assert_true(fabs(sum[t * n + i] - expected) <= 1e-6 * size);
+        }
+    }
+    arena_reset(&b->arena);
+}
+
+static void check_experts(struct bench *b)
+{
+    check_experts_shape(b, 1, 1, 1, 7, 3, DTYPE_F32);
+    check_experts_shape(b, 1, 8, 16, 40, 24, DTYPE_BF16);
+    check_experts_shape(b, 37, 3, 8, 64, 33, DTYPE_BF16);
+    check_experts_shape(b, 230, 2, 2, 24, 9, DTYPE_F32); // an expert with several pieces of rows
+    check_experts_shape(b, 20, 4, 100, 64, 32, DTYPE_BF16);
+}
+
 // ---- Cache and attention -------------------------------------------------------------------
 
 struct attention_case {
@@ -666,6 +792,7 @@ static const struct {
     {"soft_cap", check_soft_cap},
     {"gather_rows", check_gather_rows},
     {"prepare_weight, matmul", check_matmul},
+    {"route_experts, matmul_experts, combine_experts", check_experts},
     {"attention", check_attention},
 };
 
@@ -752,6 +879,31 @@ static void silu_is_right_at_its_extremes(void **state)
     device_deinit(&dev);
 }
 
+static void broken_logits_are_chosen_last_and_equal_ones_by_their_ids(void **state)
+{
+    (void)state;
+    struct device dev;
+    struct error err;
+    assert_int_equal(cpu_device_init(&dev, CPU_ISA_AUTO, 1, &err), STATUS_OK);
+    float logits[] = {NAN, 2, 1, 2, NAN, NAN, NAN, NAN, 0, -INFINITY};
+    float weights[6];
+    int32_t slots[6], tokens[6], start[6], tiles[32];
+    const struct expert_routes routes = {.num_tokens = 2,
+                                         .top_k = 3,
+                                         .num_experts = 5,
+                                         .weights = weights,
+                                         .slots = slots,
+                                         .tokens = tokens,
+                                         .expert_start = start,
+                                         .tiles = tiles};
+    op_route_experts(&dev, &routes, tensor_2d(logits, DTYPE_F32, 2, 5), true);
+    static const int32_t expected_start[] = {0, 1, 3, 4, 6, 6}; // 1, 3, 2; then 3, 0, 1
+    assert_memory_equal(start, expected_start, sizeof(expected_start));
+    assert_true(slots[0] == 1 && slots[1] == 4 && slots[2] == 3);
+    assert_true(slots[3] == 5 && slots[4] == 0 && slots[5] == 2);
+    device_deinit(&dev);
+}
+
 static void no_rows_are_no_work(void **state)
 {
     (void)state;
@@ -809,6 +961,7 @@ int main(void)
         cmocka_unit_test(rope_turns_half_split_pairs),
         cmocka_unit_test(rms_norm_divides_by_the_root_of_the_mean_square),
         cmocka_unit_test(silu_is_right_at_its_extremes),
+        cmocka_unit_test(broken_logits_are_chosen_last_and_equal_ones_by_their_ids),
         cmocka_unit_test(no_rows_are_no_work),
         cmocka_unit_test(instruction_sets_are_found_by_name),
         cmocka_unit_test(a_forced_instruction_set_is_taken),

@@ -137,8 +137,9 @@ static void check_model(const char *name, const char *isa, const char *kv_cache_
 static void a_request_is_independent_of_batch_chunks_and_blocks(void **state)
 {
     (void)state;
-    static const char *const MODELS[] = {"llama",  "mistral",     "qwen2_sliding", "qwen3_tied",
-                                         "gemma2", "gemma3_text", "phi3_longrope", "olmo2"};
+    static const char *const MODELS[] = {"llama",         "mistral", "qwen2_sliding",
+                                         "qwen3_tied",    "gemma2",  "gemma3_text",
+                                         "phi3_longrope", "olmo2",   "qwen3_moe"};
     for (size_t i = 0; i < ARRAY_LEN(MODELS); i++) {
         check_model(MODELS[i], "scalar", "auto");
         check_model(MODELS[i], "auto", "auto");

@@ -7,8 +7,9 @@
 enum { VOCAB_SIZE = 512, NUM_GREEDY = 24 };
 
 static const char *const MODELS[] = {
-    "llama",      "llama_bias_tied", "mistral",     "qwen2", "qwen2_sliding", "qwen3",
-    "qwen3_tied", "gemma2",          "gemma3_text", "phi3",  "phi3_longrope", "olmo2"};
+    "llama",         "llama_bias_tied", "mistral",   "qwen2",       "qwen2_sliding",
+    "qwen3",         "qwen3_tied",      "gemma2",    "gemma3_text", "phi3",
+    "phi3_longrope", "olmo2",           "qwen3_moe", "mixtral"};
 static const char *const ISAS[] = {"scalar", "auto"};
 
 static const double TOLERANCE = 1e-3;

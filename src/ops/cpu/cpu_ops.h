@@ -11,6 +11,15 @@ void cpu_ops_scalar(struct ops *ops);
 /** Replaces what AVX2, FMA and F16C do better. The machine must have them. */
 void cpu_ops_avx2(struct ops *ops);
 
+// Mixtures of experts (experts.c): around the instruction set's own matmul().
+void cpu_route_experts(struct device *dev, const struct expert_routes *routes, struct tensor logits,
+                       bool renormalises);
+void cpu_matmul_experts(struct device *dev, struct tensor out, struct tensor x,
+                        const struct expert_weights *w, const struct expert_routes *routes,
+                        bool is_by_token);
+void cpu_combine_experts(struct device *dev, struct tensor out, struct tensor x,
+                         const struct expert_routes *routes);
+
 /** The parts of prepare_qkv() that instruction sets do in their own ways. */
 struct cpu_qkv_parts {
     void (*head_rms_norm)(struct device *dev, struct tensor x, int32_t head_dim,

@@ -418,6 +418,9 @@ void cpu_ops_scalar(struct ops *ops)
         .silu_and_mul = scalar_silu_and_mul,
         .gelu_and_mul = scalar_gelu_and_mul,
         .soft_cap = scalar_soft_cap,
+        .route_experts = cpu_route_experts,
+        .matmul_experts = cpu_matmul_experts,
+        .combine_experts = cpu_combine_experts,
         .gather_rows = scalar_gather_rows,
     };
 }

@@ -24,29 +24,6 @@ struct plan_args {
     int32_t num_seqs, window;
 };
 
-/** Inclusive prefix sum over the block; `warps` holds 32 words. */
-DEVICE int block_prefix(int v, int *warps)
-{
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-    for (int i = 1; i < 32; i *= 2) {
-        int below = __shfl_up_sync(0xffffffffu, v, i);
-        v += lane >= i ? below : 0;
-    }
-    if (lane == 31)
-        warps[warp] = v;
-    __syncthreads();
-    int sum = warps[lane];
-#pragma unroll
-    for (int i = 1; i < 32; i *= 2) {
-        int below = __shfl_up_sync(0xffffffffu, sum, i);
-        sum += lane >= i ? below : 0;
-    }
-    sum = __shfl_sync(0xffffffffu, sum, warp > 0 ? warp - 1 : 0);
-    __syncthreads();
-    return v + (warp > 0 ? sum : 0);
-}
-
 DEVICE int pages_of(int num_keys, int window, int *first_key)
 {
     *first_key = window > 0 && num_keys > window ? num_keys - window : 0;

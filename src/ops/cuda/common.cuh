@@ -175,6 +175,23 @@ DEVICE uint4 pack_bf16x8(const float in[8])
                       pack_bf16(in[6], in[7]));
 }
 
+/** UNIT neighbouring elements: one access where rows consist of eights, else one by one. */
+template <int UNIT> DEVICE void load_unit(float v[UNIT], const __nv_bfloat16 *src)
+{
+    if constexpr (UNIT == 8)
+        unpack_bf16x8(*(const uint4 *)src, v);
+    else
+        v[0] = __bfloat162float(*src);
+}
+
+template <int UNIT> DEVICE void store_unit(__nv_bfloat16 *dst, const float v[UNIT])
+{
+    if constexpr (UNIT == 8)
+        *(uint4 *)dst = pack_bf16x8(v);
+    else
+        *dst = __float2bfloat16(v[0]);
+}
+
 /** Two e4m3 numbers (low byte first) as f16x2; exact. */
 DEVICE uint32_t e4m3x2_to_f16x2(uint16_t pair)
 {
@@ -222,4 +239,27 @@ DEVICE float block_sum(float v, float *shared)
     __syncthreads();
     float sum = threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : 0.0f;
     return warp_sum(sum);
+}
+
+/** Inclusive prefix sum over the block; `warps` holds 32 words. */
+DEVICE int block_prefix(int v, int *warps)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) {
+        int below = __shfl_up_sync(0xffffffffu, v, i);
+        v += lane >= i ? below : 0;
+    }
+    if (lane == 31)
+        warps[warp] = v;
+    __syncthreads();
+    int sum = warps[lane];
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) {
+        int below = __shfl_up_sync(0xffffffffu, sum, i);
+        sum += lane >= i ? below : 0;
+    }
+    sum = __shfl_sync(0xffffffffu, sum, warp > 0 ? warp - 1 : 0);
+    __syncthreads();
+    return v + (warp > 0 ? sum : 0);
 }

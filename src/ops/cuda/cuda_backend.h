@@ -41,6 +41,9 @@ static inline void cuda_note(struct cuda_backend *cuda, cudaError_t error)
 /** Fills the table. */
 void cuda_ops_fill(struct ops *ops);
 
+/** Its part for mixtures of experts. */
+void cuda_experts_fill(struct ops *ops);
+
 // ---- cuBLASLt ------------------------------------------------------------------------------
 
 /** Loads the library and takes a workspace on the device. Errors: UNSUPPORTED (no library of a

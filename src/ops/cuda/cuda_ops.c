@@ -228,6 +228,7 @@ void cuda_ops_fill(struct ops *ops)
     ops->silu_and_mul = table_silu_and_mul;
     ops->gelu_and_mul = table_gelu_and_mul;
     ops->soft_cap = table_soft_cap;
+    cuda_experts_fill(ops);
     ops->gather_rows = table_gather_rows;
     ops->sample = table_sample;
 }

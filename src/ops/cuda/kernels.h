@@ -172,6 +172,40 @@ void cuda_gather_rows(const struct cuda_launch *launch, void *out, const void *t
 void cuda_logits_to_f32(const struct cuda_launch *launch, float *out, const void *x, float cap,
                         int64_t num_elements);
 
+// ---- Mixtures of experts -------------------------------------------------------------------
+
+/** As struct expert_routes of the operations table. */
+struct cuda_expert_routes {
+    int32_t num_tokens, top_k, num_experts; // num_experts: at most 1024
+    float *weights;                         // [num_tokens, top_k]
+    int32_t *slots;                         // [num_tokens, top_k]
+    int32_t *tokens;                        // [num_tokens * top_k]
+    int32_t *expert_start;                  // [num_experts + 1]
+    int32_t *tiles;                         // how many there are; for each: expert, first slot
+};
+
+/** Chooses, and sorts the choices by expert: within an expert in no particular order, which no
+ *  result depends on. logits: [num_tokens, num_experts]. */
+void cuda_route_experts(const struct cuda_launch *launch, const struct cuda_expert_routes *routes,
+                        const float *logits, bool renormalises);
+
+struct expert_matmul_args {
+    void *out;                  // [slots, n]
+    const void *x;              // [slots, k], or with is_by_token [num_tokens, k]
+    const void *const *weights; // [num_experts]: [n, k] each
+    struct cuda_expert_routes routes;
+    int32_t n, k;
+    bool is_by_token;
+};
+
+/** out[slot] = x * weights[expert of the slot]^T, any n and k; on tensor cores where k is a
+ * multiple of 8 and n of 2. A row's sums run over k in one order, whatever the tile it lies in. */
+void cuda_matmul_experts(const struct cuda_launch *launch, const struct expert_matmul_args *args);
+
+/** out[token] = sum of weight * x[slot] over its choices, in order. [num_tokens, n], [slots, n]. */
+void cuda_combine_experts(const struct cuda_launch *launch, void *out, const void *x,
+                          const struct cuda_expert_routes *routes, int32_t n);
+
 // ---- Sampling ------------------------------------------------------------------------------
 
 struct cuda_logit_bias {

@@ -12,23 +12,6 @@ struct post_norm_args {
     int32_t n;
 };
 
-/** UNIT neighbouring elements: one access where rows consist of eights, else one by one. */
-template <int UNIT> DEVICE void load_unit(float v[UNIT], const __nv_bfloat16 *src)
-{
-    if constexpr (UNIT == 8)
-        unpack_bf16x8(*(const uint4 *)src, v);
-    else
-        v[0] = __bfloat162float(*src);
-}
-
-template <int UNIT> DEVICE void store_unit(__nv_bfloat16 *dst, const float v[UNIT])
-{
-    if constexpr (UNIT == 8)
-        *(uint4 *)dst = pack_bf16x8(v);
-    else
-        *dst = __float2bfloat16(v[0]);
-}
-
 DEVICE float rounded(float v)
 {
     return __bfloat162float(__float2bfloat16(v));

@@ -1,0 +1,57 @@
+// Mixtures of experts on a GPU: the operations table's entries over the kernels.
+#include "ops/cuda/cuda_backend.h"
+
+static struct cuda_expert_routes kernel_routes(const struct expert_routes *routes)
+{
+    return (struct cuda_expert_routes){
+        .num_tokens = routes->num_tokens,
+        .top_k = routes->top_k,
+        .num_experts = routes->num_experts,
+        .weights = routes->weights,
+        .slots = routes->slots,
+        .tokens = routes->tokens,
+        .expert_start = routes->expert_start,
+        .tiles = routes->tiles,
+    };
+}
+
+static void table_route_experts(struct device *dev, const struct expert_routes *routes,
+                                struct tensor logits, bool renormalises)
+{
+    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    const struct cuda_expert_routes kernel = kernel_routes(routes);
+    cuda_route_experts(&launch, &kernel, logits.data, renormalises);
+}
+
+static void table_matmul_experts(struct device *dev, struct tensor out, struct tensor x,
+                                 const struct expert_weights *w, const struct expert_routes *routes,
+                                 bool is_by_token)
+{
+    assert(w->form == WEIGHT_BF16);
+    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    const struct expert_matmul_args args = {
+        .out = out.data,
+        .x = x.data,
+        .weights = w->data,
+        .routes = kernel_routes(routes),
+        .n = (int32_t)w->out_features,
+        .k = (int32_t)w->in_features,
+        .is_by_token = is_by_token,
+    };
+    cuda_matmul_experts(&launch, &args);
+}
+
+static void table_combine_experts(struct device *dev, struct tensor out, struct tensor x,
+                                  const struct expert_routes *routes)
+{
+    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    const struct cuda_expert_routes kernel = kernel_routes(routes);
+    cuda_combine_experts(&launch, out.data, x.data, &kernel, (int32_t)out.shape[1]);
+}
+
+void cuda_experts_fill(struct ops *ops)
+{
+    ops->route_experts = table_route_experts;
+    ops->matmul_experts = table_matmul_experts;
+    ops->combine_experts = table_combine_experts;
+}
