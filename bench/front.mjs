@@ -5,7 +5,8 @@
 //   requests  64 at a time, one token each: requests a second
 //   paced     64 streams, a token every 20 ms: the time to first token that the front adds, since the engine
 //             adds none
-// The client is one `vllm bench serve` on the same machine, and its work is in the figures.
+// Below the table: what counts against its target, and the ratio of the two. The client is one `vllm bench serve` on
+// the same machine, and its work is in the figures.
 import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import fs from 'node:fs';
@@ -95,3 +96,8 @@ console.log(`${new Date().toISOString().slice(0, 10)}, ${cpu.length} x ${cpu[0].
 console.log('| load | API servers | tokens/s | requests/s | tokens per second of API server CPU | TTFT median, ms | p99 | ITL median, ms | p99 |');
 console.log('| --- | --- | --- | --- | --- | --- | --- | --- | --- |');
 for (const row of rows) console.log(`| ${row.join(' | ')} |`);
+const rowOf = (name) => rows.find((row) => row[0] === name && row[1] === 1);
+const tokens = Math.max(...['64 streams, as fast as they go', '1,024 streams, as fast as they go'].map((name) => Number(rowOf(name)[2])));
+const added = Number(rowOf('64 streams, a token every 20 ms')[5]);
+console.log(`\nstreamed tokens/s of one API server: ${tokens}, target 100000, ratio ${(tokens / 100000).toFixed(2)}`);
+console.log(`median time to first token added at 64 streams: ${added.toFixed(2)} ms, target 1 ms, ratio ${(added / 1).toFixed(2)}`);
