@@ -120,6 +120,25 @@ enum status api_error_unsupported(struct api_error *err, const char *param)
     return STATUS_INVALID;
 }
 
+static void rename_in(char *text, size_t size, const char *from, const char *to)
+{
+    struct buf out = {0};
+    size_t len = strlen(from);
+    for (const char *at = text; *at;) {
+        bool is_name = strncmp(at, from, len) == 0;
+        buf_append(&out, is_name ? str_from(to) : (struct str){at, 1});
+        at += is_name ? len : 1;
+    }
+    snprintf(text, size, STR_FORMAT, STR_ARG(buf_str(&out)));
+    buf_deinit(&out);
+}
+
+void api_error_rename(struct api_error *err, const char *from, const char *to)
+{
+    rename_in(err->param, sizeof(err->param), from, to);
+    rename_in(err->message, sizeof(err->message), from, to);
+}
+
 enum status api_error_from(struct api_error *err, const struct error *cause)
 {
     enum status status = cause->status;

@@ -50,6 +50,9 @@ enum status api_error_validator(struct api_error *err, const char *param, const 
 /** A field for a feature that this server does not have. */
 enum status api_error_unsupported(struct api_error *err, const char *param);
 
+/** Says `to` wherever param and message say `from`: for a field that came in under another name. */
+void api_error_rename(struct api_error *err, const char *from, const char *to);
+
 /** Takes over what a lower room reports. */
 enum status api_error_from(struct api_error *err, const struct error *cause);
 

@@ -9,6 +9,7 @@
 
 #include "api_server/generation.h"
 #include "api_server/model_facts.h"
+#include "api_server/response_events.h"
 #include "api_server/response_store.h"
 #include "api_server/router.h"
 #include "api_server/server.h"
@@ -127,6 +128,7 @@ static void on_slow_tick(void *context)
     struct progress_sample now = api_server_progress(server);
     retry_after_sample(&server->retry_after, &now);
     generation_tick_all(server);
+    event_readers_tick(server);
 }
 
 static void on_gpu_tick(void *context)
@@ -243,6 +245,7 @@ static void stop(struct api_server *server)
     gpu_monitor_deinit(&server->gpus);
     if (server->engine && server->http)
         generation_drop_all(server);
+    event_readers_drop_all(server);
     http_server_destroy(server->http);
     tls_destroy(server->tls);
     engine_client_destroy(server->engine);

@@ -8,6 +8,7 @@
 #include "api_server/constraint_conflicts.h"
 #include "api_server/debug_requests.h"
 #include "api_server/request_timings.h"
+#include "api_server/response_events.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -15,8 +16,6 @@
 
 enum {
     INLINE_BODY_BYTES = 16 * 1024, // longer bodies go to the pool
-    MAX_PENDING_BYTES = 1 << 20,   // unread by the client: beyond it deltas gather in their choice
-    MAX_STALL_S = 60,              // no byte taken for so long: the client is cut off
 };
 
 static struct choice *choice_of(struct engine_request *request)
@@ -56,6 +55,7 @@ static void destroy(struct generation *g)
     for (int32_t i = 0; i < g->num_choices; i++)
         output_processor_deinit(&g->choices[i].out);
     free(g->choices);
+    event_log_release(g->events);
     json_decref(g->json);
     arena_deinit(&g->arena);
     free(g);
@@ -158,33 +158,37 @@ static void on_client_gone(void *context)
     destroy(g);
 }
 
+static void write_stream(struct generation *g, struct buf *out)
+{
+    if (g->is_background)
+        event_log_append(g->events, buf_str(out));
+    else
+        api_call_write(g->call, buf_str(out));
+    g->last_write_ns = clock_monotonic_ns();
+}
+
 /** Answers with an error: as HTTP where nothing was sent yet, else as an event. */
 static void fail(struct generation *g, const struct api_error *err)
 {
     struct api_call *call = g->call;
     abort_choices(g);
     finish_choices(g, FINISH_REASON_ERROR);
-    if (g->kind->on_end)
-        g->kind->on_end(g, err);
-    if (call && !g->stream_begun) {
-        api_call_fail(call, err);
-    } else if (call) {
+    if (g->stream_begun) {
         struct buf *out = &g->server->scratch;
         buf_clear(out);
         g->kind->write_stream_error(g, err, out);
-        api_call_write(call, buf_str(out));
-        api_call_end_stream(call);
+        write_stream(g, out);
+        if (call)
+            api_call_end_stream(call);
+    } else if (call) {
+        api_call_fail(call, err);
     }
+    if (g->kind->on_end)
+        g->kind->on_end(g, err);
     destroy(g);
 }
 
 // ---- answering ----
-
-static void write_stream(struct generation *g, struct buf *out)
-{
-    api_call_write(g->call, buf_str(out));
-    g->last_write_ns = clock_monotonic_ns();
-}
 
 /** Whether a vector will not come: its request was aborted by a server or an engine that stops. */
 static bool lacks_vectors(const struct generation *g)
@@ -214,17 +218,18 @@ static bool complete(struct generation *g)
         fail(g, &err);
         return true;
     }
-    if (g->kind->on_end)
-        g->kind->on_end(g, NULL);
     buf_clear(out);
-    if (call && g->fields->stream) {
+    if (g->stream_begun) {
         g->kind->write_stream_end(g, out);
         write_stream(g, out);
-        api_call_end_stream(call);
+        if (call)
+            api_call_end_stream(call);
     } else if (call) {
         g->kind->write_answer(g, out);
         api_call_reply_json(call, buf_str(out));
     }
+    if (g->kind->on_end)
+        g->kind->on_end(g, NULL);
     destroy(g);
     return true;
 }
@@ -247,13 +252,12 @@ static void stream_choice(struct choice *c)
     struct generation *g = c->generation;
     if (!is_worth_a_chunk(c) || c->out.taken_finish)
         return;
-    size_t pending = http_exchange_pending_bytes(g->call->exchange);
+    // What a background generation publishes is kept for its readers, however slow they are.
+    size_t pending = g->is_background ? 0 : http_exchange_pending_bytes(g->call->exchange);
     c->is_deferred = pending > MAX_PENDING_BYTES;
     if (c->is_deferred) {
-        if (g->stalled_since_ns == 0) {
-            g->stalled_since_ns = clock_monotonic_ns();
-            g->stalled_bytes = pending;
-        }
+        if (g->stall.since_ns == 0)
+            g->stall = (struct stall_watch){clock_monotonic_ns(), pending};
         return;
     }
     struct buf *out = &g->server->scratch;
@@ -458,7 +462,7 @@ static void announce(struct generation *g)
     buf_clear(out);
     if (g->kind->on_start)
         g->kind->on_start(g, out);
-    if (g->is_background) {
+    if (g->is_background && g->call) {
         buf_clear(out);
         g->kind->write_answer(g, out);
         api_call_reply_json(g->call, buf_str(out));
@@ -484,7 +488,8 @@ static void run(struct generation *g)
     }
     if (g->fields->stream) {
         make_chunk_head(g);
-        api_call_begin_stream(g->call);
+        if (!g->is_background)
+            api_call_begin_stream(g->call);
         g->stream_begun = true;
         g->last_write_ns = clock_monotonic_ns();
     }
@@ -563,15 +568,22 @@ void generation_begin(struct api_call *call, const struct generation_kind *kind)
 
 // ---- timers ----
 
+bool stall_watch_is_over(struct stall_watch *watch, size_t pending_bytes, int64_t now_ns)
+{
+    if (pending_bytes <= MAX_PENDING_BYTES) {
+        *watch = (struct stall_watch){0};
+        return false;
+    }
+    if (watch->since_ns == 0 || pending_bytes < watch->pending_bytes)
+        *watch = (struct stall_watch){now_ns, pending_bytes};
+    return now_ns - watch->since_ns > MAX_STALL_S * 1000000000LL;
+}
+
 /** Writes what gathered while the client did not read. Returns true if the generation is gone. */
 static bool resume_stalled(struct generation *g, int64_t now_ns)
 {
     size_t pending = http_exchange_pending_bytes(g->call->exchange);
-    if (pending < g->stalled_bytes) {
-        g->stalled_bytes = pending;
-        g->stalled_since_ns = now_ns;
-    }
-    if (now_ns - g->stalled_since_ns > MAX_STALL_S * 1000000000LL) {
+    if (stall_watch_is_over(&g->stall, pending, now_ns)) {
         log_warning("%s: the client has read nothing for %d s and %zu bytes wait: cut off", g->id,
                     MAX_STALL_S, pending);
         struct api_call *call = g->call;
@@ -581,9 +593,8 @@ static bool resume_stalled(struct generation *g, int64_t now_ns)
         destroy(g);
         return true;
     }
-    if (pending > MAX_PENDING_BYTES)
+    if (g->stall.since_ns != 0)
         return false;
-    g->stalled_since_ns = 0;
     for (int32_t i = 0; i < g->num_choices; i++) {
         if (g->choices[i].is_deferred)
             stream_choice(&g->choices[i]);
@@ -598,9 +609,9 @@ void generation_tick_all(struct api_server *server)
     arena_reset(&server->scratch_arena);
     for (struct generation *g = server->generations, *next; g; g = next) {
         next = g->next;
-        if (!g->stream_begun)
+        if (!g->stream_begun || !g->call)
             continue;
-        if (g->stalled_since_ns != 0 && resume_stalled(g, now_ns))
+        if (g->stall.since_ns != 0 && resume_stalled(g, now_ns))
             continue;
         if (keep_alive_ns > 0 && now_ns - g->last_write_ns >= keep_alive_ns) {
             api_call_write(g->call, STR(": keep-alive\n\n"));
@@ -609,11 +620,20 @@ void generation_tick_all(struct api_server *server)
     }
 }
 
-void generation_cancel(struct generation *g)
+/** Every choice ends with "abort", and so does the answer, if anybody is there for it. */
+static void end_early(struct generation *g)
 {
     abort_choices(g);
     finish_choices(g, FINISH_REASON_ABORT);
-    destroy(g);
+    for (int32_t i = 0; g->stream_begun && i < g->num_choices; i++)
+        stream_choice(&g->choices[i]);
+    complete(g);
+}
+
+void generation_cancel(struct generation *g)
+{
+    arena_reset(&g->server->scratch_arena);
+    end_early(g);
 }
 
 void generation_drop_all(struct api_server *server)
@@ -634,12 +654,7 @@ void generation_abort_all(struct api_server *server)
     arena_reset(&server->scratch_arena);
     for (struct generation *g = server->generations, *next; g; g = next) {
         next = g->next;
-        if (g->in_pool || !g->call)
-            continue;
-        abort_choices(g);
-        finish_choices(g, FINISH_REASON_ABORT);
-        for (int32_t i = 0; g->stream_begun && i < g->num_choices; i++)
-            stream_choice(&g->choices[i]);
-        complete(g);
+        if (!g->in_pool && (g->call || g->stream_begun))
+            end_early(g);
     }
 }

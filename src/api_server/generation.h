@@ -19,6 +19,20 @@
 #include "api_server/server.h"
 #include "api_server/stop_matcher.h"
 
+enum {
+    MAX_PENDING_BYTES = 1 << 20, // unread by a client: beyond it what is new waits elsewhere
+    MAX_STALL_S = 60,            // no byte taken for so long: the client is cut off
+};
+
+/** How long a client has taken nothing of more than MAX_PENDING_BYTES. `= {0}`: it keeps up. */
+struct stall_watch {
+    int64_t since_ns; // 0: it keeps up
+    size_t pending_bytes;
+};
+
+/** Looks at a client again. True: it has taken nothing for MAX_STALL_S. */
+bool stall_watch_is_over(struct stall_watch *watch, size_t pending_bytes, int64_t now_ns);
+
 struct prompt {
     struct str text; // what echo gives back; ptr NULL: not kept
     int32_t num_ids;
@@ -27,6 +41,7 @@ struct prompt {
     int32_t num_unfinished, max_generated; // over its choices
 };
 
+struct event_log;
 struct response; // what /v1/responses keeps besides (serving_responses.c)
 
 struct choice {
@@ -68,6 +83,7 @@ struct generation {
     struct api_error error;
 
     struct response *response; // NULL but for /v1/responses; in the arena
+    struct event_log *events;  // held; where a background generation's stream goes, else NULL
 
     const char *id; // "chatcmpl-..."
     const char *model;
@@ -75,8 +91,7 @@ struct generation {
     struct str echo_text; // chat: put before the answer
     int64_t created;      // seconds
     int64_t arrival_ns, last_write_ns;
-    int64_t stalled_since_ns; // 0: the client keeps up
-    size_t stalled_bytes;
+    struct stall_watch stall;
     struct stop_matcher stops;
     struct str chunk_head; // what every chunk starts with, up to "choices":[
     int32_t num_prompts;
@@ -96,8 +111,8 @@ struct generation_kind {
     enum status (*make_prompts)(struct generation *g, struct api_error *err);
     /** Appends the answer to a request that generates nothing. NULL: it generates. */
     void (*answer_prepared)(struct generation *g, struct buf *out);
-    /** The choices are there and nothing is sent yet; appends a stream's first events. NULL: none.
-     */
+    /** The choices are there and nothing is sent yet; appends a stream's first events. That of a
+     *  background generation takes the call over. NULL: none. */
     void (*on_start)(struct generation *g, struct buf *out);
     /** Appends the choice's events for `delta`. */
     void (*write_chunk)(struct generation *g, struct choice *choice,

@@ -4,11 +4,13 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "api_server/response_events.h"
 #include "base/memory.h"
 
 struct entry {
     struct entry *older, *newer;
-    struct generation *live; // NULL: finished
+    struct generation *live;  // NULL: finished
+    struct event_log *events; // held; NULL: none
     uint64_t hash;
     struct str id, json, history; // one block behind the entry
     size_t size_bytes;
@@ -37,6 +39,7 @@ static void remove_entry(struct response_store *store, struct entry *e)
     store->count--;
     store->num_live -= e->live != NULL;
     store->size_bytes -= e->size_bytes;
+    event_log_release(e->events);
     free(e);
 }
 
@@ -46,6 +49,7 @@ void response_store_destroy(struct response_store *store)
         return;
     for (struct entry *e = store->oldest, *newer; e; e = newer) {
         newer = e->newer;
+        event_log_release(e->events);
         free(e);
     }
     pthread_mutex_destroy(&store->lock);
@@ -62,7 +66,7 @@ static struct str put(char **at, struct str text)
 }
 
 static void add_entry(struct response_store *store, struct str id, struct generation *live,
-                      struct str json, struct str history)
+                      struct str json, struct str history, struct event_log *events)
 {
     size_t size = sizeof(struct entry) + id.len + json.len + history.len;
     struct entry *e = xcalloc(1, size);
@@ -72,13 +76,14 @@ static void add_entry(struct response_store *store, struct str id, struct genera
     e->id = put(&at, id);
     e->json = put(&at, json);
     e->history = put(&at, history);
-    e->size_bytes = size;
+    e->events = event_log_retain(events);
+    e->size_bytes = size + event_log_bytes(events); // of a live one these grow
     e->older = store->newest;
     *(e->older ? &e->older->newer : &store->oldest) = e;
     store->newest = e;
     store->count++;
     store->num_live += live != NULL;
-    store->size_bytes += size;
+    store->size_bytes += e->size_bytes;
 }
 
 static struct entry *find_entry(const struct response_store *store, struct str id)
@@ -106,18 +111,22 @@ static void trim(struct response_store *store)
 bool response_store_has_room(struct response_store *store)
 {
     pthread_mutex_lock(&store->lock);
-    bool has_room = store->num_live < store->max_count;
+    size_t live_bytes = 0;
+    for (const struct entry *e = store->oldest; e; e = e->newer)
+        live_bytes += e->live ? event_log_bytes(e->events) : 0;
+    bool has_room = store->num_live < store->max_count && live_bytes < store->max_bytes;
     pthread_mutex_unlock(&store->lock);
     return has_room;
 }
 
-void response_store_begin(struct response_store *store, struct str id, struct generation *live)
+void response_store_begin(struct response_store *store, struct str id, struct generation *live,
+                          struct event_log *events)
 {
     pthread_mutex_lock(&store->lock);
     struct entry *e = find_entry(store, id);
     if (e)
         remove_entry(store, e); // the id has a new owner
-    add_entry(store, id, live, (struct str){0}, (struct str){0});
+    add_entry(store, id, live, (struct str){0}, (struct str){0}, events);
     trim(store);
     pthread_mutex_unlock(&store->lock);
 }
@@ -128,9 +137,11 @@ void response_store_finish(struct response_store *store, struct str id,
     pthread_mutex_lock(&store->lock);
     struct entry *e = find_entry(store, id);
     if (!live || (e && e->live == live)) {
+        struct event_log *events = e ? event_log_retain(e->events) : NULL;
         if (e)
             remove_entry(store, e);
-        add_entry(store, id, NULL, json, history);
+        add_entry(store, id, NULL, json, history, live ? events : NULL);
+        event_log_release(events);
         trim(store);
     }
     pthread_mutex_unlock(&store->lock);
@@ -157,4 +168,13 @@ enum response_lookup response_store_history(struct response_store *store, struct
         *history = arena_str(arena, e->history);
     pthread_mutex_unlock(&store->lock);
     return !e ? RESPONSE_UNKNOWN : live ? RESPONSE_LIVE : RESPONSE_FINISHED;
+}
+
+struct event_log *response_store_events(struct response_store *store, struct str id)
+{
+    pthread_mutex_lock(&store->lock);
+    const struct entry *e = find_entry(store, id);
+    struct event_log *events = e ? e->events : NULL;
+    pthread_mutex_unlock(&store->lock);
+    return events;
 }

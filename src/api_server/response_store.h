@@ -12,6 +12,7 @@
 #include "base/arena.h"
 #include "base/str.h"
 
+struct event_log;
 struct generation;
 struct response_store;
 
@@ -24,8 +25,14 @@ void response_store_destroy(struct response_store *store);
 /** Whether one more live response fits. Any thread. */
 bool response_store_has_room(struct response_store *store);
 
-/** Notes a background generation; it is borrowed until response_store_finish() or _forget(). */
-void response_store_begin(struct response_store *store, struct str id, struct generation *live);
+/** Notes a background generation; it is borrowed until response_store_finish(). `events` (NULL: it
+ *  does not stream) are held as long as the response is known. */
+void response_store_begin(struct response_store *store, struct str id, struct generation *live,
+                          struct event_log *events);
+
+/** The events of a response; NULL: it does not stream, or is not known. Borrowed until the store
+ *  changes. */
+struct event_log *response_store_events(struct response_store *store, struct str id);
 
 /**
  * Keeps the final text of a response, and the conversation with its answer in it. Forgets older

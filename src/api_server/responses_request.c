@@ -232,12 +232,10 @@ static enum status check_choice(const json_t *body, const char *key, const char 
 static enum status read_storage(struct response *r, const json_t *body, bool can_store,
                                 struct arena *arena, struct api_error *err)
 {
-    bool stream = false;
     struct str previous;
     r->store = true;
     TRY(json_field_bool(body, "store", &r->store, NULL, err));
     TRY(json_field_bool(body, "background", &r->background, NULL, err));
-    TRY(json_field_bool(body, "stream", &stream, NULL, err));
     TRY(json_field_str(body, "previous_response_id", &previous, err));
     if (r->background && !r->store)
         return api_error_validator(err, "background",
@@ -248,9 +246,6 @@ static enum status read_storage(struct response *r, const json_t *body, bool can
                              "not support the background mode. To enable these features, set the "
                              "environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when "
                              "launching the vLLM server.");
-    if (r->background && stream)
-        return api_error_set(err, API_ERROR_RESPONSE,
-                             "vllm.c does not support `stream` together with `background` yet");
     r->store = r->store && can_store;
     if (previous.ptr)
         r->previous_id = arena_str(arena, previous);

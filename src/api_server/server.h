@@ -59,9 +59,10 @@ struct api_server {
     struct gpu_monitor gpus;
     struct retry_after retry_after;
 
-    struct generation *generations;   // all that live
-    struct response_store *responses; // NULL: none are kept
-    int32_t server_load;              // requests under way, for /load
+    struct generation *generations;     // all that live
+    struct response_store *responses;   // NULL: none are kept
+    struct event_reader *event_readers; // of background responses
+    int32_t server_load;                // requests under way, for /load
     bool stopping;
     int64_t stop_deadline_ns;  // what runs then is aborted
     int64_t flush_deadline_ns; // the loop ends then; 0: not yet

@@ -10,7 +10,11 @@ static enum status parse_as_chat(struct generation *g, bool counts_only, struct 
     TRY(messages_request_to_chat(&chat, g->json, counts_only, err));
     json_decref(g->json);
     g->json = chat;
-    return chat_request_parse(&g->chat, chat, &g->server->facts.protocol, &g->arena, err);
+    enum status status =
+        chat_request_parse(&g->chat, chat, &g->server->facts.protocol, &g->arena, err);
+    if (status != STATUS_OK)
+        api_error_rename(err, "response_format", "output_config.format");
+    return status;
 }
 
 static enum status parse(struct generation *g, struct api_error *err)

@@ -6,6 +6,7 @@
 #include "api_server/generation.h"
 #include "api_server/json_body.h"
 #include "api_server/logprobs.h"
+#include "api_server/response_events.h"
 #include "api_server/response_store.h"
 #include "api_server/responses_request.h"
 #include "api_server/serving.h"
@@ -22,7 +23,11 @@ static enum status parse(struct generation *g, struct api_error *err)
     json_decref(g->json);
     g->json = chat;
     g->is_background = g->response->background;
-    TRY(chat_request_parse(&g->chat, chat, &g->server->facts.protocol, &g->arena, err));
+    enum status status =
+        chat_request_parse(&g->chat, chat, &g->server->facts.protocol, &g->arena, err);
+    if (status != STATUS_OK)
+        api_error_rename(err, "response_format", "text.format");
+    TRY(status);
     g->fields->sampling.max_tokens_field = "max_output_tokens";
     return STATUS_OK;
 }
@@ -257,8 +262,15 @@ static void write_part_event(struct buf *out, struct generation *g, const char *
 
 static void on_start(struct generation *g, struct buf *out)
 {
-    if (g->is_background)
-        response_store_begin(g->server->responses, str_from(g->id), g);
+    if (g->is_background) {
+        struct event_log *events = g->fields->stream ? event_log_create() : NULL;
+        response_store_begin(g->server->responses, str_from(g->id), g, events);
+        g->events = events;
+        if (events) { // the client is the first reader of several
+            event_log_follow(events, g->call, -1);
+            g->call = NULL;
+        }
+    }
     if (!g->fields->stream)
         return;
     write_response_event(out, g, "response.created", "in_progress");
@@ -342,6 +354,8 @@ static void on_end(struct generation *g, const struct api_error *err)
     if (!g->response || !g->response->store || g->num_choices == 0 || (err && !g->is_background))
         return;
     keep_response(g, err ? "failed" : state_name(&g->choices[0]), err);
+    if (g->events)
+        event_log_end(g->events);
 }
 
 static const struct generation_kind responses_kind = {
@@ -377,21 +391,57 @@ static enum response_lookup find_response(struct api_call *call, struct str id,
     return response_store_find(call->server->responses, id, live, json);
 }
 
+/** ?stream=true&starting_after=N */
+static enum status read_query(const struct api_call *call, bool *stream, int64_t *after,
+                              struct api_error *err)
+{
+    struct str query = http_exchange_query(call->exchange);
+    *stream = false;
+    *after = -1;
+    while (query.len > 0) {
+        struct str value = str_split(&query, '&');
+        struct str key = str_split(&value, '=');
+        if (str_eq(key, STR("stream"))) {
+            *stream = str_eq(value, STR("true")) || str_eq(value, STR("1"));
+        } else if (str_eq(key, STR("starting_after"))) {
+            *after = 0;
+            bool is_number = value.len > 0 && value.len <= 9;
+            for (size_t i = 0; is_number && i < value.len; i++) {
+                is_number = value.ptr[i] >= '0' && value.ptr[i] <= '9';
+                *after = 10 * *after + (value.ptr[i] - '0');
+            }
+            if (!is_number)
+                return api_error_schema(err, "int_parsing", "query.starting_after", NULL,
+                                        "Input should be the sequence number of an event");
+        }
+    }
+    return STATUS_OK;
+}
+
 void serving_response_get(struct api_call *call)
 {
     struct generation *live;
     struct str json, id = call->path_value;
-    struct str query = http_exchange_query(call->exchange);
     enum response_lookup found = find_response(call, id, &live, &json);
     if (found == RESPONSE_UNKNOWN) {
         fail_unknown(call, id);
         return;
     }
-    if (str_find(query, STR("stream=true"), 0) != STR_NOT_FOUND) {
-        struct api_error err;
-        api_error_set(&err, API_ERROR_RESPONSE,
-                      "vllm.c does not support `stream` for stored responses yet");
+    bool stream;
+    int64_t after;
+    struct api_error err;
+    struct event_log *events = response_store_events(call->server->responses, id);
+    enum status status = read_query(call, &stream, &after, &err);
+    if (status == STATUS_OK && stream && !events)
+        status = api_error_set(&err, API_ERROR_RESPONSE,
+                               "Only responses that were created with `background=true` and "
+                               "`stream=true` can be streamed.");
+    if (status != STATUS_OK) {
         api_call_fail(call, &err);
+        return;
+    }
+    if (stream) {
+        event_log_follow(events, call, after);
         return;
     }
     struct buf out = {0};

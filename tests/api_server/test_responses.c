@@ -155,8 +155,8 @@ static void response_bodies_become_the_chats_they_mean(void **state)
          NULL},
         {RESPONSES, "{\"input\":\"x\",\"background\":true}", NULL,
          "VLLM_ENABLE_RESPONSES_API_STORE=1"},
-        {STORED_RESPONSES, "{\"input\":\"x\",\"background\":true,\"stream\":true}", NULL,
-         "`background`"},
+        {STORED_RESPONSES, "{\"input\":\"x\",\"background\":true,\"stream\":true}",
+         "{\"stream\":true,\"messages\":[" USER "]}", NULL},
         {STORED_RESPONSES, "{\"input\":\"x\",\"background\":true,\"store\":false}", NULL,
          "`store` is true"},
         {RESPONSES, "{}", NULL, "body.input"},
@@ -243,9 +243,9 @@ static void live_responses_stay_until_they_finish(void **state)
     (void)state;
     struct generation *one = (struct generation *)16, *two = (struct generation *)32; // names only
     struct response_store *store = response_store_create(2, 1 << 20);
-    response_store_begin(store, STR("a"), one);
+    response_store_begin(store, STR("a"), one, NULL);
     assert_true(response_store_has_room(store));
-    response_store_begin(store, STR("b"), two);
+    response_store_begin(store, STR("b"), two, NULL);
     assert_false(response_store_has_room(store));
     response_store_finish(store, STR("c"), NULL, STR("{}"), STR("[]"));
     assert_int_equal(look(store, "a"), RESPONSE_LIVE);
@@ -257,7 +257,7 @@ static void live_responses_stay_until_they_finish(void **state)
     assert_int_equal(look(store, "a"), RESPONSE_FINISHED);
     assert_true(response_store_has_room(store));
     // An id that a later request took over is that one's.
-    response_store_begin(store, STR("b"), one);
+    response_store_begin(store, STR("b"), one, NULL);
     response_store_finish(store, STR("b"), two, STR("{}"), STR("[]"));
     assert_int_equal(look(store, "b"), RESPONSE_LIVE);
     arena_deinit(&arena);

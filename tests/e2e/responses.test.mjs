@@ -226,6 +226,60 @@ test('a background response can be cancelled, once', async () => {
   assert.equal(again.error.message, 'Cannot cancel a synchronous response.');
 });
 
+const eventsFrom = async (stream) => {
+  const events = [];
+  for await (const event of stream) events.push(event);
+  return events;
+};
+
+test('a background response streams to whoever asks, from any event on, and outlives its client', async () => {
+  const controller = new AbortController();
+  const body = { ...ask, background: true, stream: true, max_output_tokens: 300, ignore_eos: true };
+  const stream = await client.responses.create(body, { signal: controller.signal });
+  const seen = [];
+  for await (const event of stream) {
+    seen.push(event);
+    if (seen.length === 6) break;
+  }
+  controller.abort(); // the client goes; the response does not
+  const { id } = seen[0].response;
+  const follow = (query) => client.get(`/responses/${id}?${query}`, { stream: true }).then(eventsFrom);
+  const [all, rest] = await Promise.all([follow('stream=true'), follow(`stream=true&starting_after=${seen[5].sequence_number}`)]);
+  assert.deepEqual(all.map((event) => event.sequence_number), all.map((_, i) => i));
+  assert.deepEqual([...seen, ...rest], all);
+  assert.equal(all.at(-1).type, 'response.completed');
+  const text = all.filter((event) => event.type === 'response.output_text.delta').map((event) => event.delta).join('');
+  assert.equal(text, textOf(all.at(-1).response));
+  const stored = await client.responses.retrieve(id);
+  assert.equal(stored.status, 'incomplete');
+  assert.equal(textOf(stored), text);
+  assert.deepEqual(await follow('stream=true'), all); // also when it has long ended
+  assert.deepEqual(await follow(`stream=true&starting_after=${all.length - 1}`), []);
+});
+
+test('cancelling a background stream ends it for its readers', async () => {
+  const body = { ...ask, background: true, stream: true, max_output_tokens: 1900, ignore_eos: true };
+  const events = [];
+  let cancelled;
+  for await (const event of await client.responses.create(body)) {
+    events.push(event);
+    if (events.length === 8) cancelled = client.post(`/responses/${events[0].response.id}/cancel`);
+  }
+  assert.equal((await cancelled).status, 'cancelled');
+  assert.equal(events.at(-1).type, 'response.completed');
+  assert.equal(events.at(-1).response.status, 'cancelled');
+});
+
+test('only a background stream can be streamed again, and only from an event number', async () => {
+  const { id } = await client.responses.create(ask);
+  const plain = await server.get(`/v1/responses/${id}?stream=true`);
+  assert.equal(plain.status, 400);
+  assert.match(JSON.parse(plain.body).error.message, /background=true/);
+  const junk = await server.get(`/v1/responses/${id}?stream=true&starting_after=x`);
+  assert.equal(junk.status, 400);
+  assert.equal(JSON.parse(junk.body).error.param, 'query.starting_after');
+});
+
 test('the number of stored responses is bounded: the oldest is forgotten', async () => {
   const first = await client.responses.create({ ...ask, max_output_tokens: 1 });
   const fill = async (count) => {
@@ -255,6 +309,8 @@ const refusals = [
     { tools: [{ type: 'function', name: 'f', parameters: {} }] }],
   ['a tool that is not a function', 'BadRequestError', 'tools', { tools: [{ type: 'web_search' }] }],
   ['something unknown to include', 'Bad Request', 'body.include', { include: ['everything'] }],
+  ['a format of the text', 'BadRequestError', 'text.format',
+    { text: { format: { type: 'json_schema', name: 'n', schema: {} } } }],
   ['a conversation', 'BadRequestError', 'conversation', { conversation: 'c' }],
 ];
 for (const [what, type, param, change] of refusals) {
