@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -251,12 +252,139 @@ static void a_preempted_request_gives_the_tokens_it_gives_alone(void **state)
     clean_up(&w);
 }
 
+// ---- resumption ----
+
+enum { MIN_TOKENS = 12, MAX_TOKENS = 48, NUM_CHOICES = 2, FAVOURED_TOKEN = 300 };
+
+/** What a choice has said, and how it ended. */
+struct answer {
+    int32_t num_tokens;
+    int32_t tokens[MAX_TOKENS];
+    enum finish_reason reason;
+    int32_t stop_token_id;
+};
+
+// Choice `child` of a request with all that depends on what came before; it goes on behind the
+// first `num_given` tokens of `before`.
+static void add_choice(struct channel *channel, uint64_t id, int32_t child,
+                       const struct answer *before, int32_t num_given)
+{
+    static const int32_t prompt[] = {310, 320, 330, 340, 350, 310, 320, 330, 340, 350,
+                                     360, 370, 380, 390, 400, 410, 420, 430, 440, 450};
+    static const int32_t stops[] = {FAVOURED_TOKEN, 700, 801};
+    static const struct logit_bias biases[] = {{FAVOURED_TOKEN, 4.0f}, {500, 2.5f}, {310, -3.0f}};
+    const struct message message = {.kind = MESSAGE_ADD,
+                                    .add = {
+                                        .request_id = id + (uint64_t)child,
+                                        .external_id = id,
+                                        .num_prompt_tokens = ARRAY_LEN(prompt),
+                                        .prompt_token_ids = prompt,
+                                        .num_output_tokens = num_given,
+                                        .output_token_ids = before ? before->tokens : NULL,
+                                        .sampling = {.temperature = 0.9f,
+                                                     .top_p = 0.95f,
+                                                     .top_k = 200,
+                                                     .presence_penalty = 0.4f,
+                                                     .frequency_penalty = 0.3f,
+                                                     .repetition_penalty = 1.2f,
+                                                     .seed = 77 + (uint64_t)child,
+                                                     .min_tokens = MIN_TOKENS,
+                                                     .max_tokens = MAX_TOKENS,
+                                                     .eos_token_id = -1,
+                                                     .num_stop_token_ids = ARRAY_LEN(stops),
+                                                     .stop_token_ids = stops,
+                                                     .num_logit_bias = ARRAY_LEN(biases),
+                                                     .logit_bias = biases,
+                                                     .num_logprobs = -1,
+                                                     .num_prompt_logprobs = -1},
+                                    }};
+    send_message(channel, &message);
+}
+
+// Runs both choices side by side, each behind the first `num_given` tokens of `before`.
+static void run_choices(struct world *w, struct channel *channel, uint64_t id,
+                        const struct answer *before, int32_t num_given, struct answer *answers)
+{
+    int32_t num_ended = 0;
+    for (int32_t child = 0; child < NUM_CHOICES; child++) {
+        const struct answer *earlier = before ? &before[child] : NULL;
+        int32_t given = earlier ? min_i32(num_given, earlier->num_tokens) : 0;
+        answers[child] = (struct answer){.num_tokens = given, .reason = FINISH_REASON_NONE};
+        if (given > 0)
+            memcpy(answers[child].tokens, earlier->tokens, (size_t)given * sizeof(int32_t));
+        add_choice(channel, id, child, earlier, given);
+    }
+    while (num_ended < NUM_CHOICES) {
+        struct message message = {0};
+        receive_message(w, channel, &message);
+        assert_int_equal(message.kind, MESSAGE_OUTPUTS);
+        for (int32_t i = 0; i < message.outputs.num_outputs; i++) {
+            const struct engine_core_output *output = &message.outputs.outputs[i];
+            assert_true(output->request_id - id < NUM_CHOICES);
+            struct answer *answer = &answers[output->request_id - id];
+            for (int32_t k = 0; k < output->num_new_tokens; k++) {
+                assert_true(answer->num_tokens < MAX_TOKENS);
+                answer->tokens[answer->num_tokens++] = output->new_token_ids[k];
+            }
+            answer->reason = output->finish_reason;
+            answer->stop_token_id = output->stop_token_id;
+            num_ended += output->finish_reason != FINISH_REASON_NONE;
+        }
+    }
+}
+
+static void another_engine_goes_on_exactly_wherever_a_request_was_cut(void **state)
+{
+    (void)state;
+    struct world w;
+    struct answer whole[NUM_CHOICES];
+    start_engine(&w, MODELS_DIR "/demo", "4194304", "256");
+    struct channel *channel = greet(&w);
+    run_choices(&w, channel, 1000, NULL, 0, whole);
+    kill(w.pid, SIGTERM);
+    assert_int_equal(wait_for_exit(&w), 0);
+    channel_close(channel);
+    clean_up(&w);
+    assert_memory_not_equal(whole[0].tokens, whole[1].tokens, MIN_TOKENS * sizeof(int32_t));
+    int32_t longest = max_i32(whole[0].num_tokens, whole[1].num_tokens);
+    for (int32_t child = 0; child < NUM_CHOICES; child++) {
+        assert_true(whole[child].num_tokens > MIN_TOKENS);
+        assert_int_equal(whole[child].reason,
+                         whole[child].num_tokens == MAX_TOKENS && whole[child].stop_token_id < 0
+                             ? FINISH_REASON_LENGTH
+                             : FINISH_REASON_STOP);
+    }
+    // Its favour makes a stop token likely once it may come.
+    assert_true(whole[0].reason == FINISH_REASON_STOP || whole[1].reason == FINISH_REASON_STOP);
+
+    // Everywhere: before and behind min_tokens, at blocks' edges, behind the end of one of them.
+    start_engine(&w, MODELS_DIR "/demo", "4194304", "256");
+    channel = greet(&w);
+    for (int32_t cut = 1; cut <= longest; cut++) {
+        struct answer resumed[NUM_CHOICES];
+        run_choices(&w, channel, 1000 + (uint64_t)cut * 10, whole, cut, resumed);
+        for (int32_t child = 0; child < NUM_CHOICES; child++) {
+            assert_int_equal(resumed[child].num_tokens, whole[child].num_tokens);
+            assert_memory_equal(resumed[child].tokens, whole[child].tokens,
+                                (size_t)whole[child].num_tokens * sizeof(int32_t));
+            assert_int_equal(resumed[child].reason, whole[child].reason);
+            assert_int_equal(resumed[child].stop_token_id, whole[child].stop_token_id);
+        }
+    }
+    kill(w.pid, SIGTERM);
+    assert_int_equal(wait_for_exit(&w), 0);
+    assert_int_equal(atomic_load(&w.page->engine.num_used_blocks), 0);
+    channel_close(channel);
+    clean_up(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_engine_without_a_model_gives_up_for_good),
         cmocka_unit_test(a_preempted_request_gives_the_tokens_it_gives_alone),
         cmocka_unit_test(the_engine_serves_and_says_goodbye),
+        cmocka_unit_test(another_engine_goes_on_exactly_wherever_a_request_was_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
