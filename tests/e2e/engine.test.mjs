@@ -106,6 +106,64 @@ test('tokens are neither repeated nor lost by preemption (P28)', { timeout: 120_
   await small.stop();
 });
 
+const sentences = (i) => `The ${['old fox', 'tall king', 'green tree', 'small boat'][i]} went to the market and bought ` +
+  `${i + 3} baskets of red apples, ${i + 11} loaves of bread and a very long piece of string for its friends at home. `;
+/** Text of so many characters that comes late in `text`, and there for the first time. */
+function lateText(text, length) {
+  for (let at = Math.floor(text.length * 0.75); at + length <= text.length; at++) {
+    const late = text.slice(at, at + length);
+    if (text.indexOf(late) === at) return late;
+  }
+  throw new Error(`nothing new comes late in ${text}`);
+}
+const constrained = [
+  // A stop string over several tokens, which comes late; with and without a look at it.
+  ['stop strings', (i, text) => ({
+    prompt: sentences(i), max_tokens: 96, ignore_eos: true, temperature: 0.7, seed: 40 + i, logprobs: 1,
+    ...(text && { stop: [lateText(text, 6 + i), '\u0001never'], include_stop_str_in_output: i % 2 === 0 }),
+  })],
+  // Choices that share a long beginning, so that the automaton has to be where the text is.
+  ['structured_outputs.choice', (i) => ({
+    prompt: Array(32).fill(300 + i), max_tokens: 200, temperature: 1, seed: 50 + i, logprobs: 1,
+    structured_outputs: { choice: ['north', 'south', 'south-east', `west ${i}`].map((end) => sentences(i) + end) },
+  })],
+];
+for (const [what, make] of constrained) {
+  test(`preemption restores the state of ${what} (P28)`, { timeout: 120_000 }, async () => {
+    const roomy = await Server.start(name);
+    const bodies = [], alone = [];
+    for (let i = 0; i < 4; i++) {
+      const free = what === 'stop strings' ? (await stream(roomy, make(i))).choices[0].text : null;
+      bodies.push(make(i, free));
+      alone.push(await stream(roomy, bodies[i]));
+    }
+    await roomy.stop();
+    for (const [i, { choices: [choice] }] of alone.map((one) => ({ choices: [one.choices[0]] })).entries()) {
+      assert.equal(choice.finish, 'stop');
+      assert.ok(choice.tokens.length > 48, `${choice.tokens.length} tokens are enough to be preempted amid`);
+      if (bodies[i].structured_outputs) assert.ok(bodies[i].structured_outputs.choice.includes(choice.text), choice.text);
+      else assert.equal(choice.text.includes(bodies[i].stop[0]), bodies[i].include_stop_str_in_output);
+    }
+    const small = await Server.start([...name, '--num-gpu-blocks-override', '20', '--max-model-len', '256', '--block-size', '16']);
+    try {
+      const before = await small.metric('vllm:num_preemptions_total');
+      assert.deepEqual(await Promise.all(bodies.map((body) => stream(small, body))), alone);
+      assert.ok((await small.metric('vllm:num_preemptions_total')) > before, 'something was preempted');
+      // Unstreamed the same.
+      const whole = await Promise.all(bodies.map((body) => small.post(route, { model: 'demo', ...body })));
+      for (const [i, { status, body }] of whole.entries()) {
+        assert.equal(status, 200);
+        assert.equal(body.choices[0].text, alone[i].choices[0].text);
+        assert.equal(body.choices[0].finish_reason, 'stop');
+        assert.equal(body.usage.completion_tokens, alone[i].usage.completion_tokens);
+      }
+      assert.equal(await small.metric('vllm:kv_cache_usage_perc'), 0);
+    } finally {
+      await small.stop();
+    }
+  });
+}
+
 test('prompt log-probabilities with a warm cache and small chunks are the same (P07)', async () => {
   const server = await Server.start([...name, '--max-num-batched-tokens', '32', '--max-num-seqs', '4', '--block-size', '16']);
   const ids = Array.from({ length: 83 }, (_, i) => 300 + ((i * 7) % 50));
@@ -137,6 +195,19 @@ test('a prompt that is cached as a whole computes its last block again (P30)', a
     assert.equal(second.body.choices[0].text, first.body.choices[0].text);
     assert.equal(await server.metric('vllm:kv_cache_usage_perc'), 0);
   }
+  // The next turn of a conversation finds the answer's blocks too, but for its last token's.
+  const turn = (prompt, max_tokens) =>
+    server.post(route, { model: 'demo', prompt, max_tokens, temperature: 0, ignore_eos: true, return_token_ids: true });
+  const prompt = Array.from({ length: 40 }, (_, i) => 1200 + i);
+  const { body: first } = await turn(prompt, 25);
+  const { body: second } = await turn([...prompt, ...first.choices[0].token_ids, 1300], 4);
+  assert.equal(second.usage.prompt_tokens, 66);
+  assert.equal(second.usage.prompt_tokens_details.cached_tokens, 64);
+  const fresh = await Server.start([...name, '--block-size', '16', '--no-enable-prefix-caching']);
+  const { body: computed } = await fresh.post(route, { model: 'demo', prompt: [...prompt, ...first.choices[0].token_ids, 1300],
+    max_tokens: 4, temperature: 0, ignore_eos: true });
+  await fresh.stop();
+  assert.equal(second.choices[0].text, computed.choices[0].text);
   await server.stop();
 });
 
@@ -152,9 +223,15 @@ test('a start that cannot hold one request says what would fit, and that fits (P
     assert.notEqual(await refused.exited, 0);
     assert.match(refused.log, /256/, refused.log.slice(-500));
   }
-  const none = await Server.start([...name, '--kv-cache-memory-bytes', '16383', '--block-size', '16'], { wait: false, env });
-  assert.notEqual(await none.exited, 0);
-  assert.match(none.log, /kv-cache-memory-bytes/);
+  const unset = flags(0).slice(0, -2); // the model's own 2048
+  const refused = await Server.start(unset, { wait: false, env });
+  assert.notEqual(await refused.exited, 0);
+  assert.match(refused.log, /2048.*\b256\b/s, refused.log.slice(-500));
+  for (const few of ['0', '16383']) {
+    const none = await Server.start([...name, '--kv-cache-memory-bytes', few, '--block-size', '16'], { wait: false, env });
+    assert.notEqual(await none.exited, 0);
+    assert.match(none.log, /kv-cache-memory-bytes/);
+  }
 });
 
 test('a client that leaves in the middle of a shared prefill hands it to the next choice (P29)', async () => {
