@@ -36,6 +36,7 @@ enum {
     MAX_CHOICES = 4,
     NUM_VALUES = 19,
     MAX_PENDING = 16,
+    STEPS_A_TURN = 8, // beside those that compute a token: admission, steps in flight, the end
 };
 
 struct event {
@@ -59,7 +60,12 @@ struct client_request {
     int32_t stop_ids[2];
     bool refusable;   // so large that an error is right
     int64_t num_held; // steps in which others were let pass, as last seen
+    // How long it may take, see check_patience().
+    int64_t age, allowance; // steps
+    uint64_t counted;       // places in `requests` whose work the allowance contains
 };
+
+_Static_assert(MAX_LIVE <= 64, "a bit for each");
 
 struct world {
     struct kv_cache_config kv;
@@ -76,6 +82,7 @@ struct world {
     struct scheduler_output steps[MAX_STEPS_IN_FLIGHT]; // in flight, by number
     int64_t num_overlaps;                               // steps decided while another was in flight
     int64_t num_replayed, num_compared_snapshots, num_gaps;
+    int64_t longest_age, least_slack; // steps: of a request, and between it and its bound
 };
 
 // ---- making a trace ------------------------------------------------------------------------
@@ -229,6 +236,13 @@ static void configure(struct world *w, const int32_t *v)
     };
 }
 
+// Steps that a request takes at most when nobody is before it: each computes a token at least.
+static int64_t steps_alone(const struct world *w, const struct client_request *r)
+{
+    return STEPS_A_TURN +
+           min_i64((int64_t)r->num_prompt + r->sampling.max_tokens, w->config.max_model_len);
+}
+
 static void add_choice(struct world *w, const int32_t *v, int32_t child)
 {
     struct client_request *r = w->requests;
@@ -263,6 +277,9 @@ static void add_choice(struct world *w, const int32_t *v, int32_t child)
         r->num_tokens++;
     }
     r->num_given = r->num_tokens;
+    r->allowance = steps_alone(w, r);
+    for (int32_t i = 0; i < MAX_LIVE; i++) // another request's place before
+        w->requests[i].counted &= ~((uint64_t)1 << (r - w->requests));
     int32_t num_least = r->num_prompt + (r->pooling == POOLING_NONE);
     r->refusable =
         num_least > w->config.max_model_len ||
@@ -517,6 +534,54 @@ static bool begin_step(struct world *w)
     return runs;
 }
 
+// ---- nobody starves ----
+
+// Whether the policy lets `a` go before `b` where both wait.
+static bool is_favoured(const struct world *w, const struct request *a, const struct request *b)
+{
+    if (w->config.policy == SCHEDULING_POLICY_PRIORITY)
+        return request_is_before(a, b);
+    return comes_before(a, b);
+}
+
+static void count_work(const struct world *w, struct client_request *r, int32_t place)
+{
+    if (r->counted >> place & 1)
+        return;
+    r->counted |= (uint64_t)1 << place;
+    r->allowance += steps_alone(w, &w->requests[place]);
+}
+
+// The bound on waiting. Of those who are before a request one always advances and never gives way,
+// so it waits for no more than their work, and that counts once however often they are preempted:
+// who runs while it waits, and whom the policy favours while both wait. Its own work comes on top.
+static void check_patience(struct world *w)
+{
+    const struct request *inside[MAX_LIVE];
+    for (int32_t i = 0; i < MAX_LIVE; i++) {
+        const struct client_request *r = &w->requests[i];
+        inside[i] = r->live ? request_table_find(&w->scheduler.requests, r->id) : NULL;
+        if (inside[i] && inside[i]->state == REQUEST_FINISHED)
+            inside[i] = NULL;
+    }
+    for (int32_t i = 0; i < MAX_LIVE; i++) {
+        struct client_request *r = &w->requests[i];
+        if (!inside[i])
+            continue;
+        bool waits = inside[i]->state == REQUEST_WAITING;
+        for (int32_t k = 0; k < MAX_LIVE && waits; k++) {
+            if (k != i && inside[k] &&
+                (inside[k]->state == REQUEST_RUNNING || is_favoured(w, inside[k], inside[i])))
+                count_work(w, r, k);
+        }
+        if (++r->age > r->allowance)
+            fail_msg("request %llu has taken %lld steps, %lld are its bound",
+                     (unsigned long long)r->id, (long long)r->age, (long long)r->allowance);
+        w->longest_age = max_i64(w->longest_age, r->age);
+        w->least_slack = min_i64(w->least_slack, r->allowance - r->age);
+    }
+}
+
 // The worker runs the oldest step as late as it may: what the step points to must still be there.
 static void end_step(struct world *w)
 {
@@ -535,6 +600,7 @@ static void end_step(struct world *w)
         for (int32_t i = 0; i < outputs[c].num_outputs; i++)
             take_output(w, c, &outputs[c].outputs[i]);
     }
+    check_patience(w);
 }
 
 // A turn of the engine's loop.
@@ -718,6 +784,7 @@ static void random_traffic_keeps_every_invariant(void **state)
     const char *text = getenv("VLLM_PROPERTY_STEPS"), *first = getenv("VLLM_PROPERTY_SEED");
     int64_t num_steps = text ? atoll(text) : DEFAULT_STEPS;
     struct world *w = xcalloc(1, sizeof(*w));
+    w->least_slack = INT64_MAX;
     for (int64_t round = 0; round * STEPS_A_ROUND < num_steps; round++) {
         make_trace(&current_trace, (first ? strtoull(first, NULL, 10) : 1) + (uint64_t)round);
         run_trace(w, &current_trace);
@@ -726,6 +793,8 @@ static void random_traffic_keeps_every_invariant(void **state)
     print_message("%lld requests, %lld tokens, %lld hits, %lld preemptions, %lld overtakings\n",
                   (long long)w->num_finished, (long long)w->num_tokens, (long long)w->num_hits,
                   (long long)w->num_preemptions, (long long)w->num_overtakings);
+    print_message("the longest life: %lld steps; the least left to a bound: %lld\n",
+                  (long long)w->longest_age, (long long)w->least_slack);
     print_message(
         "%lld steps replayed, %lld snapshots compared, %lld gaps, %lld steps overlapped\n",
         (long long)w->num_replayed, (long long)w->num_compared_snapshots, (long long)w->num_gaps,
