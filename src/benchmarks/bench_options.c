@@ -32,17 +32,8 @@ static const char *const group_titles[NUM_BENCH_GROUPS] = {
     [BENCH_GROUP_LATENCY] = "Batches",  [BENCH_GROUP_SWEEP] = "Sweep",
 };
 
-#define OPT(group_, name_, kind_, member_, default_, help_, ...)                     \
-    {                                                                                \
-        .name = name_, .kind = OPTION_##kind_, .group = BENCH_GROUP_##group_,        \
-        .offset = offsetof(struct bench_options, member_), .default_text = default_, \
-        .help = help_, __VA_ARGS__                                                   \
-    }
-#define NO_OPT(group_, name_, kind_, default_, help_, ...)                                        \
-    {                                                                                             \
-        .name = name_, .kind = OPTION_##kind_, .group = BENCH_GROUP_##group_, .offset = NO_FIELD, \
-        .default_text = default_, .help = help_, __VA_ARGS__                                      \
-    }
+#define OPT(group_, ...) OPTION_ROW(struct bench_options, BENCH_GROUP_##group_, __VA_ARGS__)
+#define NO_OPT(group_, ...) OPTION_ROW_WITHOUT_FIELD(BENCH_GROUP_##group_, __VA_ARGS__)
 
 static const struct option table[] = {
     OPT(COMMON, "model", STRING, model, "None",

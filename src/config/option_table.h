@@ -73,6 +73,19 @@ struct option {
     const char *help;
 };
 
+// A row of a table: with a field of a command's struct, and without. What follows `help_` are
+// designated initialisers.
+#define OPTION_ROW(type_, group_, name_, kind_, member_, default_, help_, ...)                   \
+    {                                                                                            \
+        .name = name_, .kind = OPTION_##kind_, .group = group_,                                  \
+        .offset = offsetof(type_, member_), .default_text = default_, .help = help_, __VA_ARGS__ \
+    }
+#define OPTION_ROW_WITHOUT_FIELD(group_, name_, kind_, default_, help_, ...)        \
+    {                                                                               \
+        .name = name_, .kind = OPTION_##kind_, .group = group_, .offset = NO_FIELD, \
+        .default_text = default_, .help = help_, __VA_ARGS__                        \
+    }
+
 const struct option *option_table(size_t *count);
 const char *option_group_title(enum option_group group);
 const char *option_group_description(enum option_group group);

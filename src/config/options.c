@@ -9,17 +9,8 @@
 
 #include "base/memory.h"
 
-#define OPT(group_, name_, kind_, member_, default_, help_, ...)                     \
-    {                                                                                \
-        .name = name_, .kind = OPTION_##kind_, .group = GROUP_##group_,              \
-        .offset = offsetof(struct serve_options, member_), .default_text = default_, \
-        .help = help_, __VA_ARGS__                                                   \
-    }
-#define NOT_YET(group_, name_, kind_, default_, help_, ...)                                 \
-    {                                                                                       \
-        .name = name_, .kind = OPTION_##kind_, .group = GROUP_##group_, .offset = NO_FIELD, \
-        .default_text = default_, .help = help_, __VA_ARGS__                                \
-    }
+#define OPT(group_, ...) OPTION_ROW(struct serve_options, GROUP_##group_, __VA_ARGS__)
+#define NOT_YET(group_, ...) OPTION_ROW_WITHOUT_FIELD(GROUP_##group_, __VA_ARGS__)
 
 static const struct option table[] = {
     NOT_YET(OPTIONS, "help", HELP, "None", "Show help; also --help=all, --help=GROUP, --help=TEXT.",

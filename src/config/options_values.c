@@ -381,112 +381,12 @@ void options_set_defaults(struct serve_options *options)
     option_set_defaults(serve_options_target(options), table, count);
 }
 
-static void append_quoted(struct buf *out, const char *text)
-{
-    if (!text)
-        buf_append_c(out, "None");
-    else
-        buf_append_json_string(out, str_from(text));
-}
-
-static void append_list(struct buf *out, const struct str_list *list, bool masked)
-{
-    buf_append_char(out, '[');
-    for (int32_t i = 0; i < list->len; i++) {
-        buf_append_c(out, i > 0 ? ", " : "");
-        append_quoted(out, masked ? "***" : list->items[i]);
-    }
-    buf_append_char(out, ']');
-}
-
 struct str option_choice(const struct option *option, int position)
 {
     struct str rest = str_from(option->choices), choice = {0};
     for (int i = 0; i <= position; i++)
         choice = str_split(&rest, ',');
     return choice;
-}
-
-/** The field as text. */
-static void append_value(struct buf *out, const struct serve_options *options,
-                         const struct option *option)
-{
-    static const char *const levels[] = {"debug", "info", "warning", "error"};
-    const void *field = (const char *)options + option->offset;
-    switch (option->kind) {
-    case OPTION_INT:
-    case OPTION_HUMAN32:
-        buf_append_int(out, *(const int32_t *)field);
-        break;
-    case OPTION_INT64:
-    case OPTION_HUMAN64:
-    case OPTION_MODEL_LEN:
-        buf_append_int(out, *(const int64_t *)field);
-        break;
-    case OPTION_DOUBLE:
-        buf_append_json_double(out, *(const double *)field);
-        break;
-    case OPTION_FLAG:
-    case OPTION_BOOL:
-        buf_append_c(out, *(const bool *)field ? "True" : "False");
-        break;
-    case OPTION_TRISTATE:
-        buf_append_c(out, *(const enum tristate *)field == TRISTATE_TRUE    ? "True"
-                          : *(const enum tristate *)field == TRISTATE_FALSE ? "False"
-                                                                            : "None");
-        break;
-    case OPTION_ENUM:
-        buf_append_json_string(out, option_choice(option, *(const int *)field));
-        break;
-    case OPTION_LOG_LEVEL:
-        append_quoted(out, levels[*(const enum log_level *)field]);
-        break;
-    case OPTION_LIST:
-    case OPTION_COMMA_LIST:
-        append_list(out, field, strcmp(option->name, "api-key") == 0);
-        break;
-    default:
-        append_quoted(out, *(const char *const *)field);
-    }
-}
-
-/** The served name is the model's own unless somebody chose one. */
-static bool is_derived(const struct serve_options *options, const struct option *option)
-{
-    const struct str_list *names = &options->served_model_names;
-    return strcmp(option->name, "served-model-name") == 0 && names->len == 1 &&
-           strcmp(names->items[0], options->model) == 0;
-}
-
-void options_non_default(const struct serve_options *options, struct buf *out)
-{
-    struct serve_options defaults;
-    options_set_defaults(&defaults);
-    struct buf value = {0}, usual = {0};
-    size_t count = 0;
-    bool is_first = true;
-    const struct option *table = option_table(&count);
-    buf_append_char(out, '{');
-    for (size_t i = 0; i < count; i++) {
-        if (table[i].offset == NO_FIELD || table[i].kind == OPTION_FLAG_OFF)
-            continue;
-        buf_clear(&value);
-        buf_clear(&usual);
-        append_value(&value, options, &table[i]);
-        append_value(&usual, &defaults, &table[i]);
-        if (str_eq(buf_str(&value), buf_str(&usual)) || is_derived(options, &table[i]))
-            continue;
-        buf_append_c(out, is_first ? "'" : ", '");
-        is_first = false;
-        for (const char *p = table[i].name; *p; p++)
-            buf_append_char(out, *p == '-' ? '_' : *p);
-        buf_append_c(out, "': ");
-        buf_append(out, buf_str(&value));
-    }
-    buf_append_char(out, '}');
-    buf_deinit(&value);
-    buf_deinit(&usual);
-    options_deinit(&defaults);
 }
 
 void options_deinit(struct serve_options *options)

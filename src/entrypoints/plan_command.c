@@ -24,32 +24,20 @@ struct plan_options {
     struct str_list serve_words;
 };
 
+#define OPT(...) OPTION_ROW(struct plan_options, 0, __VA_ARGS__)
+
 static const struct option table[] = {
-    {.name = "gpu-memory",
-     .kind = OPTION_HUMAN64,
-     .offset = offsetof(struct plan_options, gpu_memory),
-     .default_text = "None",
-     .range = "[1,inf)",
-     .help =
-         "Plan for a GPU with so many bytes, all of them free, e.g. 141G (G: 1024^3, g: 1000^3)."},
-    {.name = "host-memory",
-     .kind = OPTION_HUMAN64,
-     .offset = offsetof(struct plan_options, host_memory),
-     .default_text = "None",
-     .range = "[1,inf)",
-     .help = "Plan for a CPU machine with so many bytes, all of them free; else for this one."},
-    {.name = "device",
-     .kind = OPTION_ENUM,
-     .offset = offsetof(struct plan_options, device),
-     .default_text = "auto",
-     .choices = "auto,cpu,gpu",
-     .help = "What the engine would run on. auto: a GPU with --gpu-memory, a CPU with "
-             "--host-memory, else what `vllm serve` would take here."},
-    {.name = "json",
-     .kind = OPTION_FLAG,
-     .offset = offsetof(struct plan_options, json),
-     .default_text = "False",
-     .help = "Print one JSON object."},
+    OPT("gpu-memory", HUMAN64, gpu_memory, "None",
+        "Plan for a GPU with so many bytes, all of them free, e.g. 141G (G: 1024^3, g: 1000^3).",
+        .range = "[1,inf)"),
+    OPT("host-memory", HUMAN64, host_memory, "None",
+        "Plan for a CPU machine with so many bytes, all of them free; else for this one.",
+        .range = "[1,inf)"),
+    OPT("device", ENUM, device, "auto",
+        "What the engine would run on. auto: a GPU with --gpu-memory, a CPU with --host-memory, "
+        "else what `vllm serve` would take here.",
+        .choices = "auto,cpu,gpu"),
+    OPT("json", FLAG, json, "False", "Print one JSON object."),
 };
 
 static enum options_outcome parse_words(struct plan_options *options, int argc, char **argv,
