@@ -252,10 +252,11 @@ static void welcome(struct engine_client *c, int32_t version, int32_t generation
         log_error("the engine speaks message version %d, this server %d", version, MESSAGE_VERSION);
         return;
     }
-    if (c->connection == CONNECTION_UP && generation == c->generation)
+    if (generation != c->generation)
+        return; // the last word of an engine that is gone: its successor was greeted already
+    if (c->connection != CONNECTION_GREETING)
         return; // the answer to a repeated HELLO, which came before all that was sent since
     c->connection = CONNECTION_UP;
-    c->generation = generation;
     if (c->num_live > 0)
         log_info("resuming %d requests on engine generation %d", c->num_live, generation);
     for (struct engine_request *r = c->head; r; r = r->next)
