@@ -110,8 +110,8 @@ static void fake_receive(struct fake_engine *e)
                     struct fake_request *r = &e->requests[i];
                     if (!r->used || r->core.request_id != m.abort.ids[a])
                         continue;
+                    atomic_fetch_add(&e->num_aborts, 1); // before anybody sees it gone
                     fake_drop(e, r);
-                    atomic_fetch_add(&e->num_aborts, 1);
                 }
             }
         } else if (m.kind == MESSAGE_RESET_PREFIX_CACHE) {

@@ -15,7 +15,11 @@
 #include "base/clock.h"
 #include "base/memory.h"
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { CLIENT_TIMEOUT_MS = 160000 };
+#else
 enum { CLIENT_TIMEOUT_MS = 20000 };
+#endif
 
 /** Everything is terminated. */
 struct http_answer {
