@@ -45,15 +45,28 @@ static inline int32_t *rank_ids(const float *logits, int vocab)
     return ids;
 }
 
+/** The logits that the row's mask leaves; the caller's to free. */
+static inline float *masked_logits(const struct sample_case *c, int vocab)
+{
+    float *x = (float *)malloc((size_t)vocab * 4);
+    memcpy(x, c->logits, (size_t)vocab * 4);
+    for (int i = 0; i < vocab && c->row.mask; i++) {
+        if (!(c->row.mask[i / 32] >> i % 32 & 1) && x[i] < INFINITY)
+            x[i] = -INFINITY;
+    }
+    return x;
+}
+
 /** Whether `token` is what the row draws. */
 static inline bool is_right_token(const struct sample_case *c, int vocab, int32_t token)
 {
     const struct cuda_sampling_row *p = &c->row;
-    float *x = (float *)malloc((size_t)vocab * 4);
-    memcpy(x, c->logits, (size_t)vocab * 4);
-    bool is_bad = false, is_right = false, is_any = false;
-    for (int i = 0; i < vocab; i++)
+    float *x = masked_logits(c, vocab);
+    bool is_bad = false, is_right = false, is_any = false, was_any = false;
+    for (int i = 0; i < vocab; i++) {
         is_bad |= isnan(x[i]) || x[i] == INFINITY;
+        was_any |= c->logits[i] > -INFINITY;
+    }
     if (p->num_allowed > 0) {
         for (int i = 0; i < vocab; i++) {
             bool found = false;
@@ -88,7 +101,7 @@ static inline bool is_right_token(const struct sample_case *c, int vocab, int32_
     int32_t *ids = rank_ids(x, vocab);
     is_any = x[ids[0]] > -INFINITY;
     if (is_bad || !is_any) {
-        is_right = token == -1;
+        is_right = token == (is_bad || !was_any ? -1 : -2);
     } else if (!(p->temperature >= 1e-5f)) {
         is_right = token == ids[0];
     } else {
@@ -176,6 +189,13 @@ static inline void make_case(struct sample_case *c, int index, int vocab, uint64
         p->forbidden = forbidden;
         c->logits[0] = c->logits[7] = 50;
     }
+    if (index % 9 == 7 || index == 24 || index == 20) {
+        int num_words = (vocab + 31) / 32;
+        uint32_t *mask = (uint32_t *)calloc((size_t)num_words, 4);
+        for (int i = 0; i < num_words && index != 24; i++) // row 24: nothing may come
+            mask[i] = (uint32_t)(random_word(seed) & random_word(seed));
+        p->mask = mask;
+    }
     if (index == 20)
         c->logits[vocab / 2] = NAN;
     if (index == 21)
@@ -204,7 +224,6 @@ static inline void run_batch(const struct cuda_launch *launch, struct sample_bat
     struct cuda_sampling_row rows[CHECK_ROWS];
     b->stride = vocab + vocab % 3;
     float *logits = (float *)malloc((size_t)CHECK_ROWS * b->stride * 4);
-    uint32_t *counts = (uint32_t *)device_zeroed((size_t)CHECK_ROWS * vocab * 4);
     for (int i = 0; i < CHECK_ROWS; i++) {
         make_case(&b->cases[i], i, vocab, seed);
         memcpy(logits + i * b->stride, b->cases[i].logits, (size_t)vocab * 4);
@@ -214,15 +233,17 @@ static inline void run_batch(const struct cuda_launch *launch, struct sample_bat
         p->forbidden = (const int32_t *)to_device_list(p->forbidden, p->num_forbidden, 4);
         p->logit_bias = (const struct cuda_logit_bias *)to_device_list(
             p->logit_bias, p->num_logit_bias, sizeof(*p->logit_bias));
-        p->token_ids = (const int32_t *)to_device_list(p->token_ids, p->num_tokens, 4);
-        p->counts = counts + (size_t)i * vocab;
+        if (i % 2) // the last token lies elsewhere, as one that was just drawn does
+            p->last_token = (const int32_t *)to_device_list(p->token_ids + p->num_tokens - 1, 1, 4);
+        p->token_ids = (const int32_t *)to_device_list(p->token_ids, p->num_tokens - i % 2, 4);
+        if (p->mask)
+            p->mask = (const uint32_t *)to_device_list(p->mask, (vocab + 31) / 32, 4);
     }
     b->device_rows = (struct cuda_sampling_row *)device_copy_of(rows, sizeof(rows));
     b->device_logits = (float *)device_copy_of(logits, (size_t)CHECK_ROWS * b->stride * 4);
     b->device_tokens = (int32_t *)device_poisoned(sizeof(b->tokens));
-    for (int i = 0; i < 2; i++) // the second finds the counts as the first left them
-        cuda_sample(launch, b->device_tokens, b->device_logits, b->stride, b->device_rows,
-                    CHECK_ROWS, vocab);
+    cuda_sample(launch, b->device_tokens, b->device_logits, b->stride, b->device_rows, CHECK_ROWS,
+                vocab);
     copy_back(b->tokens, b->device_tokens, sizeof(b->tokens));
     free(logits);
 }
@@ -268,10 +289,12 @@ static inline double check_logprobs(const struct cuda_launch *launch)
         copy_back(ranks, out_ranks, sizeof(ranks));
         copy_back(logprobs, out_logprobs, sizeof(logprobs));
         for (int i = 0; i < CHECK_ROWS; i++) {
-            const float *x = b.cases[i].logits;
+            float *x = masked_logits(&b.cases[i], vocab);
             int num = b.cases[i].row.num_logprobs, rank = 0;
-            if (num < 0 || b.tokens[i] < 0)
+            if (num < 0 || b.tokens[i] < 0) {
+                free(x);
                 continue;
+            }
             int32_t *order = rank_ids(x, vocab);
             double sum = 0;
             for (int j = 0; j < vocab; j++) {
@@ -292,6 +315,7 @@ static inline double check_logprobs(const struct cuda_launch *launch)
                 worst = 1;
             }
             free(order);
+            free(x);
         }
     }
     return worst;

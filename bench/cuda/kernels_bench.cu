@@ -534,7 +534,6 @@ static void bench_sampling(struct bench *b)
     s.ids = (int32_t *)device_zeroed(MAX_ROWS * 21 * 4);
     s.ranks = (int32_t *)device_zeroed(MAX_ROWS * 4);
     s.logprobs = (float *)device_zeroed(MAX_ROWS * 21 * 4);
-    uint32_t *counts = (uint32_t *)device_zeroed((size_t)MAX_ROWS * VOCAB * 4);
     int32_t history[1024];
     for (int i = 0; i < 1024; i++)
         history[i] = (int32_t)(random_word(&seed) % VOCAB);
@@ -557,7 +556,6 @@ static void bench_sampling(struct bench *b)
             r->num_tokens = 1024;
             r->num_prompt_tokens = 900;
             r->token_ids = device_history;
-            r->counts = counts + (size_t)i * VOCAB;
         }
         s.rows = (struct cuda_sampling_row *)device_copy_of(rows, sizeof(rows));
         printf("%-28s", kinds[k].name);
@@ -572,7 +570,6 @@ static void bench_sampling(struct bench *b)
     }
     free(host);
     cudaFree(s.logits);
-    cudaFree(counts);
 }
 
 // ---- A decode step at batch 1 --------------------------------------------------------------

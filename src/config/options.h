@@ -111,6 +111,7 @@ struct serve_options {
     int32_t max_num_batched_tokens; // -1: derived
     int32_t max_num_seqs;           // -1: derived
     enum tristate enable_chunked_prefill;
+    enum tristate async_scheduling;
     int32_t long_prefill_token_threshold;
     int32_t max_num_partial_prefills;
     int32_t max_long_partial_prefills;

@@ -198,3 +198,20 @@ void op_sample(struct device *dev, int32_t *token_ids, struct tensor logits,
     if (logits.shape[0] > 0)
         dev->ops.sample(dev, token_ids, logits, params);
 }
+
+void op_sample_logprobs(struct device *dev, const struct sampled_logprobs *out,
+                        const int32_t *token_ids, struct tensor logits,
+                        const struct sample_params *params)
+{
+    assert(dev->ops.sample_logprobs && is_matrix(logits) && logits.dtype == DTYPE_F32);
+    if (logits.shape[0] > 0)
+        dev->ops.sample_logprobs(dev, out, token_ids, logits, params);
+}
+
+void op_take_tokens(struct device *dev, int32_t *token_ids, const int32_t *indices,
+                    const int32_t *drawn, int32_t num_tokens)
+{
+    assert(dev->ops.take_tokens && num_tokens >= 0);
+    if (num_tokens > 0)
+        dev->ops.take_tokens(dev, token_ids, indices, drawn, num_tokens);
+}

@@ -114,12 +114,23 @@ struct sample_params {
     int32_t top_k;
     int32_t min_tokens, num_forbidden;     // impossible until min_tokens
     int32_t num_logit_bias, num_allowed;   // num_allowed 0: all
-    int32_t num_logprobs;                  // -1: none
+    int32_t num_logprobs;                  // -1: none; at most MAX_DEVICE_LOGPROBS
     int32_t num_prompt_tokens, num_tokens; // of token_ids; their difference counts the draws
     const int32_t *forbidden, *allowed;
-    const void *logit_bias;
-    const int32_t *token_ids; // prompt, then outputs; read when a penalty is set
-    uint32_t *counts;         // [vocab_size] zeros, left so; needed when a penalty is set
+    const void *logit_bias;    // struct logit_bias of message.h, ids all different
+    const int32_t *token_ids;  // prompt, then outputs; read when a penalty is set
+    const int32_t *last_token; // the last of them, where it is not among token_ids; else NULL
+    const uint32_t *mask; // a bit for each token that may come, before anything else; NULL: all
+};
+
+enum { MAX_DEVICE_LOGPROBS = 20 };
+
+/** Log-probabilities of drawn tokens, row by row: of the token, then of the likeliest, equal ones
+ *  by rising id; and how many tokens are at least as likely as the drawn one. */
+struct sampled_logprobs {
+    int32_t *token_ids; // [rows, 1 + MAX_DEVICE_LOGPROBS]
+    float *logprobs;    // likewise
+    int32_t *ranks;     // [rows]
 };
 
 /** What a backend keeps memory of its own for: a model's attention, over `num_windows` different
@@ -144,11 +155,17 @@ struct ops {
     /** Host memory that upload() and download() can use. NULL when it does not fit. */
     void *(*alloc_staging)(struct device *dev, size_t size_bytes);
     void (*free_staging)(struct device *dev, void *ptr);
-    /** Copies `num_rows` rows, in order with the operations; staging memory must stay as it is
-     *  until the next synchronize(). */
-    void (*upload)(struct device *dev, void *dst, const void *staging, size_t row_bytes,
-                   size_t pitch_bytes, size_t num_rows);
+    /** Copies in order with the operations; staging memory must stay as it is until they are done.
+     */
+    void (*upload)(struct device *dev, void *dst, const void *staging, size_t size_bytes);
     void (*download)(struct device *dev, void *staging, const void *src, size_t size_bytes);
+    /** Copies rows within device memory. NULL: device memory is the host's. */
+    void (*copy_rows)(struct device *dev, void *dst, size_t dst_pitch_bytes, const void *src,
+                      size_t src_pitch_bytes, size_t row_bytes, size_t num_rows);
+    /** Marks (of MAX_MARKS) stand behind all work so far; wait_mark() waits for what stands before
+     *  one, as synchronize() does for everything. */
+    void (*set_mark)(struct device *dev, int32_t mark);
+    enum status (*wait_mark)(struct device *dev, int32_t mark, struct error *err);
     /** Waits for all work; the device's own errors surface here. */
     enum status (*synchronize)(struct device *dev, struct error *err);
     /** Bytes of device memory in all and not in use. NULL: device memory is the host's. */
@@ -218,10 +235,20 @@ struct ops {
     /** out[i] = x[rows[i]]; both 2-d. */
     void (*gather_rows)(struct device *dev, struct tensor out, struct tensor x,
                         const int32_t *rows);
-    /** token_ids[i] is drawn from row i of logits [rows, vocab] f32 as `params[i]` says, -1 where
-     *  a logit is NaN or +infinity. NULL: the worker draws, from logits in host memory. */
+    /** token_ids[i] = drawn[indices[i]], or 0 where that is negative; left alone where the index
+     * is. NULL: device memory is the host's. */
+    void (*take_tokens)(struct device *dev, int32_t *token_ids, const int32_t *indices,
+                        const int32_t *drawn, int32_t num_tokens);
+    /** token_ids[i] is drawn from row i of logits [rows, vocab] f32 as `params[i]` says; -1 where
+     *  a logit is NaN or +infinity or none is finite, -2 where `params` leaves none. NULL: the
+     *  worker draws, from logits in host memory. */
     void (*sample)(struct device *dev, int32_t *token_ids, struct tensor logits,
                    const struct sample_params *params);
+    /** Log-probabilities of those tokens under the logits that `mask` leaves, for rows with
+     *  num_logprobs >= 0 and a token; other rows are left alone. NULL where sample() is. */
+    void (*sample_logprobs)(struct device *dev, const struct sampled_logprobs *out,
+                            const int32_t *token_ids, struct tensor logits,
+                            const struct sample_params *params);
 
     /** Between begin and end, operations and copies are recorded instead of run; replay() runs them
      *  again over the same memory. All NULL: the device has no such thing. */
@@ -230,6 +257,8 @@ struct ops {
     void (*replay)(struct device *dev, void *recording);
     void (*free_recording)(struct device *dev, void *recording);
 };
+
+enum { MAX_MARKS = 2 };
 
 enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 
@@ -301,3 +330,8 @@ void op_combine_experts(struct device *dev, struct tensor out, struct tensor x,
 void op_gather_rows(struct device *dev, struct tensor out, struct tensor x, const int32_t *rows);
 void op_sample(struct device *dev, int32_t *token_ids, struct tensor logits,
                const struct sample_params *params);
+void op_sample_logprobs(struct device *dev, const struct sampled_logprobs *out,
+                        const int32_t *token_ids, struct tensor logits,
+                        const struct sample_params *params);
+void op_take_tokens(struct device *dev, int32_t *token_ids, const int32_t *indices,
+                    const int32_t *drawn, int32_t num_tokens);

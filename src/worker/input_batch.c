@@ -6,7 +6,10 @@
 
 #include "base/memory.h"
 
-enum { ALIGNMENT = 64 };
+enum {
+    ALIGNMENT = 64,
+    EXTRA_BYTES = 16 << 20, // lists of tokens that go to a device with a step
+};
 
 /** Hands out parts of one mapping; with a NULL base it only counts. */
 struct carver {
@@ -58,33 +61,68 @@ static size_t lay_out(struct input_batch *batch)
     return carver.used_bytes;
 }
 
-/** Lays the step's arrays out in `memory`: lists first, then tables. */
-static void lay_out_step(struct input_batch *batch, struct step_arrays *arrays, char *memory)
+/** Tables first: where they lie never changes. */
+static size_t lay_out_tables(const struct input_batch *batch, struct step_arrays *arrays,
+                             char *memory)
 {
     const struct input_batch_options *options = &batch->options;
     struct carver carver = {memory, 0};
-    int32_t num_seqs = options->max_num_seqs, num_tokens = options->max_num_batched_tokens;
-    arrays->token_ids = CARVE(&carver, int32_t, num_tokens);
-    arrays->positions = CARVE(&carver, int32_t, num_tokens);
-    arrays->token_seq = CARVE(&carver, int32_t, num_tokens);
-    arrays->logits_rows = CARVE(&carver, int32_t, num_tokens);
-    arrays->query_start = CARVE(&carver, int32_t, num_seqs + 1);
-    arrays->seq_lens = CARVE(&carver, int32_t, num_seqs + 1);
-    arrays->samples = CARVE(&carver, struct sample_params, num_tokens);
     for (int32_t g = 0; g < options->kv_cache->num_groups; g++)
-        arrays->slot_mapping[g] = CARVE(&carver, int64_t, num_tokens);
-    batch->list_bytes = carver.used_bytes;
+        arrays->tables[g] =
+            CARVE(&carver, int32_t, (size_t)options->max_num_seqs * batch->max_blocks);
+    return carver.used_bytes;
+}
+
+/** Everything else of a step of so many tokens, sequences and rows of logits. */
+static size_t lay_out_step(const struct input_batch *batch, const struct step_counts *counts,
+                           struct step_arrays *arrays, char *memory)
+{
+    const struct input_batch_options *options = &batch->options;
+    struct carver carver = {memory, 0};
+    arrays->token_ids = CARVE(&carver, int32_t, counts->num_tokens);
+    arrays->positions = CARVE(&carver, int32_t, counts->num_tokens);
+    arrays->token_seq = CARVE(&carver, int32_t, counts->num_tokens);
+    arrays->drawn_indices = CARVE(&carver, int32_t, counts->num_tokens);
+    arrays->query_start = CARVE(&carver, int32_t, counts->num_seqs + 1);
+    arrays->seq_lens = CARVE(&carver, int32_t, counts->num_seqs + 1);
+    arrays->logits_rows = CARVE(&carver, int32_t, counts->num_logits);
+    arrays->samples = CARVE(&carver, struct sample_params, counts->num_logits);
     for (int32_t g = 0; g < options->kv_cache->num_groups; g++)
-        arrays->tables[g] = CARVE(&carver, int32_t, (size_t)num_seqs * batch->max_blocks);
-    batch->step_bytes = carver.used_bytes;
+        arrays->slot_mapping[g] = CARVE(&carver, int64_t, counts->num_tokens);
+    // What a recording reads ends here: the rest may lie anywhere.
+    bool is_packed = !options->dev->has_host_memory;
+    for (int32_t g = 0; g < options->kv_cache->num_groups && is_packed; g++)
+        arrays->packed[g] = CARVE(&carver, int32_t, (size_t)counts->num_seqs * counts->num_columns);
+    arrays->extra = memory ? memory + carver.used_bytes : NULL;
+    return carver.used_bytes;
+}
+
+/** Sizes of the largest step. */
+static void measure_step(struct input_batch *batch)
+{
+    const struct input_batch_options *options = &batch->options;
+    batch->max_blocks = (int32_t)ceil_div(options->max_model_len, options->kv_cache->block_size);
+    const struct step_counts most = {options->max_num_batched_tokens, options->max_num_seqs,
+                                     options->max_num_batched_tokens, batch->max_blocks};
+    struct step_arrays arrays;
+    batch->table_bytes = lay_out_tables(batch, &arrays, NULL);
+    batch->copied_bytes = lay_out_step(batch, &most, &arrays, NULL);
+    if (!options->dev->has_host_memory)
+        batch->copied_bytes += EXTRA_BYTES;
 }
 
 size_t input_batch_step_bytes(const struct input_batch_options *options)
 {
     struct input_batch batch = {.options = *options};
-    lay_out(&batch);
-    lay_out_step(&batch, &batch.host, NULL);
-    return batch.step_bytes;
+    measure_step(&batch);
+    return batch.table_bytes + batch.copied_bytes;
+}
+
+size_t input_batch_staging_bytes(const struct input_batch_options *options)
+{
+    struct input_batch batch = {.options = *options};
+    measure_step(&batch);
+    return options->dev->has_host_memory ? 0 : (size_t)options->num_steps * batch.copied_bytes;
 }
 
 size_t input_batch_bytes(const struct input_batch_options *options)
@@ -109,18 +147,26 @@ enum status input_batch_init(struct input_batch *batch, const struct input_batch
     batch->memory = memory;
     batch->memory_bytes = bytes;
     lay_out(batch);
+    measure_step(batch);
     struct device *dev = options->dev;
-    size_t step_bytes = input_batch_step_bytes(options);
-    batch->host_memory = dev->ops.alloc_staging(dev, step_bytes);
-    batch->device_memory =
-        dev->has_host_memory ? batch->host_memory : dev->ops.alloc(dev, step_bytes);
-    if (!batch->host_memory || !batch->device_memory) {
+    size_t step_bytes = batch->table_bytes + batch->copied_bytes;
+    bool is_whole = true;
+    if (dev->has_host_memory) {
+        batch->device_memory = dev->ops.alloc_staging(dev, step_bytes);
+        is_whole = batch->device_memory != NULL;
+    } else {
+        batch->device_memory = dev->ops.alloc(dev, step_bytes);
+        is_whole = batch->device_memory != NULL;
+        for (int32_t i = 0; i < options->num_steps; i++) {
+            batch->host_memories[i] = dev->ops.alloc_staging(dev, batch->copied_bytes);
+            is_whole = is_whole && batch->host_memories[i];
+        }
+    }
+    if (!is_whole) {
         input_batch_deinit(batch);
         return error_set(err, STATUS_OUT_OF_MEMORY,
                          "%zu bytes for a step's block tables were refused", step_bytes);
     }
-    lay_out_step(batch, &batch->host, batch->host_memory);
-    lay_out_step(batch, &batch->device, batch->device_memory);
     return STATUS_OK;
 }
 
@@ -132,9 +178,14 @@ void input_batch_deinit(struct input_batch *batch)
     for (int32_t i = 0; i < batch->options.max_num_seqs; i++)
         free(batch->rows[i].extra);
     munmap(batch->memory, batch->memory_bytes);
-    if (batch->device_memory != batch->host_memory)
+    if (dev->has_host_memory)
+        dev->ops.free_staging(dev, batch->device_memory);
+    else
         dev->ops.free(dev, batch->device_memory);
-    dev->ops.free_staging(dev, batch->host_memory);
+    for (int32_t i = 0; i < MAX_BATCH_STEPS; i++) {
+        if (batch->host_memories[i])
+            dev->ops.free_staging(dev, batch->host_memories[i]);
+    }
     *batch = (struct input_batch){0};
 }
 
@@ -200,6 +251,8 @@ static void add_request(struct input_batch *batch, const struct scheduled_new_re
     CHECK(request->num_tokens <= batch->options.max_model_len);
     row->is_used = true;
     row->request_id = request->request_id;
+    row->occupant = ++batch->num_occupants;
+    row->num_pending = 0;
     row->num_prompt_tokens = request->num_prompt_tokens;
     row->num_tokens = request->num_tokens;
     memcpy(row->token_ids, request->token_ids, (size_t)request->num_tokens * sizeof(int32_t));
@@ -262,14 +315,22 @@ static int32_t add_row(struct input_batch *batch, const struct scheduled_row *sc
     const struct batch_row *row = row_at(batch, scheduled->row);
     const struct kv_cache_config *kv_cache = batch->options.kv_cache;
     int32_t start = scheduled->num_computed_tokens, count = scheduled->num_scheduled_tokens;
-    CHECK(row->is_used && start >= 0 && count >= 1 && start <= row->num_tokens - count);
-    CHECK(count <= batch->options.max_num_batched_tokens - first_token);
-    CHECK(!scheduled->samples || start + count == row->num_tokens);
+    int32_t num_tokens = row->num_tokens + row->num_pending;
+    CHECK(row->is_used && start >= 0 && count >= 1 && start <= num_tokens - count);
+    CHECK(count <= batch->counts.num_tokens - first_token);
+    CHECK(!scheduled->samples || start + count == num_tokens);
+    int32_t num_known = min_i32(count, row->num_tokens - start);
+    CHECK(num_known >= count - 1 && row->num_pending <= 1); // each step draws one token at most
     memcpy(batch->host.token_ids + first_token, row->token_ids + start,
-           (size_t)count * sizeof(int32_t));
+           (size_t)num_known * sizeof(int32_t));
     for (int32_t i = 0; i < count; i++) {
         batch->host.positions[first_token + i] = start + i;
         batch->host.token_seq[first_token + i] = seq;
+        batch->host.drawn_indices[first_token + i] = -1;
+    }
+    if (num_known < count) {
+        batch->host.token_ids[first_token + count - 1] = 0;
+        batch->host.drawn_indices[first_token + count - 1] = row->drawn_index;
     }
     for (int32_t g = 0; g < kv_cache->num_groups; g++)
         map_slots(row, g, kv_cache->block_size, scheduled,
@@ -287,16 +348,46 @@ static void fill_tables(struct input_batch *batch, const struct scheduler_output
     for (int32_t seq = 0; seq < step->num_rows; seq++) {
         const struct batch_row *row = &batch->rows[step->rows[seq].row];
         int32_t count = (int32_t)ceil_div(batch->host.seq_lens[seq], block_size);
-        int32_t *table = batch->host.tables[group] + (int64_t)seq * batch->max_blocks;
+        int32_t *table = batch->options.dev->has_host_memory
+                             ? batch->host.tables[group] + (int64_t)seq * batch->max_blocks
+                             : batch->host.packed[group] + (int64_t)seq * batch->counts.num_columns;
         memcpy(table, row->block_table[group], (size_t)count * sizeof(int32_t));
     }
+}
+
+void input_batch_begin(struct input_batch *batch, int32_t slot, const struct step_counts *counts)
+{
+    const struct input_batch_options *options = &batch->options;
+    CHECK(counts->num_tokens <= options->max_num_batched_tokens);
+    CHECK(counts->num_logits <= options->max_num_batched_tokens);
+    CHECK(counts->num_seqs <= options->max_num_seqs && counts->num_columns <= batch->max_blocks);
+    batch->counts = *counts;
+    batch->extra_bytes = 0;
+    lay_out_tables(batch, &batch->device, batch->device_memory);
+    lay_out_step(batch, counts, &batch->device, batch->device_memory + batch->table_bytes);
+    batch->host = batch->device;
+    if (options->dev->has_host_memory)
+        return;
+    batch->host_memory = batch->host_memories[slot];
+    lay_out_step(batch, counts, &batch->host, batch->host_memory);
+}
+
+void *input_batch_extra(struct input_batch *batch, size_t size_bytes, const void **on_device)
+{
+    size_t rounded = (size_bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
+    if (rounded > EXTRA_BYTES - batch->extra_bytes)
+        return NULL;
+    *on_device = batch->device.extra + batch->extra_bytes;
+    char *place = batch->host.extra + batch->extra_bytes;
+    batch->extra_bytes += rounded;
+    return place;
 }
 
 void input_batch_build(struct input_batch *batch, const struct scheduler_output *step,
                        struct forward *fwd)
 {
     const struct kv_cache_config *kv_cache = batch->options.kv_cache;
-    CHECK(step->num_rows >= 0 && step->num_rows <= batch->options.max_num_seqs);
+    CHECK(step->num_rows >= 0 && step->num_rows <= batch->counts.num_seqs);
     int32_t num_tokens = 0, max_query_len = 0, max_seq_len = 0;
     for (int32_t seq = 0; seq < step->num_rows; seq++) {
         num_tokens = add_row(batch, &step->rows[seq], seq, num_tokens);
@@ -333,11 +424,13 @@ void input_batch_build(struct input_batch *batch, const struct scheduler_output 
 
 void input_batch_pad(struct input_batch *batch, int32_t num_seqs, struct forward *fwd)
 {
-    CHECK(num_seqs >= fwd->num_tokens && num_seqs <= batch->options.max_num_seqs);
+    CHECK(num_seqs >= fwd->num_tokens && num_seqs == batch->counts.num_seqs &&
+          num_seqs == batch->counts.num_tokens && num_seqs == batch->counts.num_logits);
     const struct step_arrays *host = &batch->host;
     for (int32_t i = fwd->num_tokens; i < num_seqs; i++) {
         host->token_ids[i] = host->positions[i] = host->seq_lens[i] = 0;
         host->token_seq[i] = host->logits_rows[i] = host->query_start[i] = i;
+        host->drawn_indices[i] = -1;
         host->samples[i] =
             (struct sample_params){.top_p = 1, .repetition_penalty = 1, .num_logprobs = -1};
         for (int32_t g = 0; g < batch->options.kv_cache->num_groups; g++)
@@ -354,15 +447,14 @@ void input_batch_upload(struct input_batch *batch, const struct forward *fwd)
     struct device *dev = batch->options.dev;
     if (dev->has_host_memory)
         return;
-    dev->ops.upload(dev, batch->device_memory, batch->host_memory, batch->list_bytes,
-                    batch->list_bytes, 1);
+    size_t used_bytes = (size_t)(batch->host.extra - batch->host_memory) + batch->extra_bytes;
+    dev->ops.upload(dev, batch->device_memory + batch->table_bytes, batch->host_memory, used_bytes);
     const struct kv_cache_config *kv_cache = batch->options.kv_cache;
-    for (int32_t g = 0; g < kv_cache->num_groups; g++) {
-        const struct attention_batch *attention = &fwd->groups[g].batch;
-        size_t used = (size_t)ceil_div(attention->max_seq_len, kv_cache->block_size);
-        dev->ops.upload(dev, batch->device.tables[g], batch->host.tables[g], used * sizeof(int32_t),
-                        (size_t)batch->max_blocks * sizeof(int32_t), (size_t)attention->num_seqs);
-    }
+    size_t row_bytes = (size_t)batch->counts.num_columns * sizeof(int32_t);
+    for (int32_t g = 0; g < kv_cache->num_groups && row_bytes > 0; g++)
+        dev->ops.copy_rows(dev, batch->device.tables[g],
+                           (size_t)batch->max_blocks * sizeof(int32_t), batch->device.packed[g],
+                           row_bytes, row_bytes, (size_t)fwd->groups[g].batch.num_seqs);
 }
 
 void input_batch_append(struct input_batch *batch, int32_t row_index, int32_t token_id)

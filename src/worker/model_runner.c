@@ -74,19 +74,56 @@ static enum status load_model(struct model_runner *runner, struct error *err)
     return STATUS_OK;
 }
 
+/** The parts of one allocation for log-probabilities of `rows` rows. */
+static struct sampled_logprobs lay_out_logprobs(void *memory, int32_t rows)
+{
+    size_t entries = (size_t)rows * (1 + MAX_DEVICE_LOGPROBS);
+    int32_t *ids = memory;
+    return (struct sampled_logprobs){
+        .token_ids = ids,
+        .logprobs = (float *)(ids + entries),
+        .ranks = ids + 2 * entries,
+    };
+}
+
 /** Where drawn tokens and logits come back from a device with memory of its own. */
 static enum status allocate_exchange(struct model_runner *runner, struct error *err)
 {
     struct device *dev = &runner->dev;
-    size_t token_bytes = runner->sizes.drawn_bytes;
-    size_t logits_bytes = runner->sizes.host_logits_bytes;
-    runner->drawn = dev->ops.alloc_staging(dev, token_bytes);
-    runner->drawn_on_device = dev->ops.alloc(dev, token_bytes);
-    runner->host_logits = dev->ops.alloc_staging(dev, logits_bytes);
-    if (!runner->drawn || !runner->drawn_on_device || !runner->host_logits)
+    const struct runner_sizes *sizes = &runner->sizes;
+    int32_t max_seqs = runner->config->max_num_seqs;
+    runner->drawn = dev->ops.alloc(dev, sizes->drawn_bytes);
+    runner->logprobs = lay_out_logprobs(dev->ops.alloc(dev, sizes->logprob_bytes), max_seqs);
+    runner->host_logits = dev->ops.alloc_staging(dev, sizes->host_logits_bytes);
+    bool is_whole = runner->drawn && runner->logprobs.token_ids && runner->host_logits;
+    for (int32_t i = 0; i < sizes->num_steps; i++) {
+        struct runner_step *step = &runner->steps[i];
+        step->drawn = dev->ops.alloc_staging(dev, sizes->drawn_bytes);
+        step->logprobs =
+            lay_out_logprobs(dev->ops.alloc_staging(dev, sizes->logprob_bytes), max_seqs);
+        is_whole = is_whole && step->drawn && step->logprobs.token_ids;
+    }
+    if (!is_whole)
         return error_set(err, STATUS_OUT_OF_MEMORY, "%s to exchange logits were refused",
-                         byte_text((int64_t)(token_bytes + logits_bytes)).text);
+                         byte_text((int64_t)(sizes->drawn_bytes + sizes->logprob_bytes +
+                                             sizes->host_logits_bytes))
+                             .text);
     return STATUS_OK;
+}
+
+static void allocate_step(const struct model_runner *runner, struct runner_step *step)
+{
+    const struct engine_config *config = runner->config;
+    size_t num_tokens = (size_t)config->max_num_batched_tokens;
+    size_t num_seqs = (size_t)config->max_num_seqs, num_threads = (size_t)runner->dev.num_threads;
+    step->is_settled = true;
+    step->logits_rows = xcalloc(num_tokens, sizeof(*step->logits_rows));
+    step->outputs = xcalloc(num_seqs, sizeof(*step->outputs));
+    step->sampled_logprobs = xcalloc(num_seqs, sizeof(*step->sampled_logprobs));
+    step->thread_arenas = xcalloc(num_threads, sizeof(*step->thread_arenas));
+    for (size_t i = 0; i < num_threads; i++)
+        reserve_arena(&step->thread_arenas[i], runner->sizes.sampler_bytes);
+    reserve_arena(&step->arena, num_tokens * sizeof(struct token_logprobs));
 }
 
 static enum status allocate_step_memory(struct model_runner *runner, struct error *err)
@@ -103,20 +140,27 @@ static enum status allocate_step_memory(struct model_runner *runner, struct erro
     TRY(input_batch_init(&runner->batch, &batch, err));
     struct pooler_options pooler = runner_pooler_options(config, &runner->dev);
     TRY(pooler_init(&runner->pooler, &pooler, err));
-    runner->logits_rows =
-        xcalloc((size_t)config->max_num_batched_tokens, sizeof(*runner->logits_rows));
-    runner->outputs = xcalloc((size_t)config->max_num_seqs, sizeof(*runner->outputs));
-    runner->sampled_logprobs =
-        xcalloc((size_t)config->max_num_seqs, sizeof(*runner->sampled_logprobs));
+    for (int32_t i = 0; i < runner->sizes.num_steps; i++)
+        allocate_step(runner, &runner->steps[i]);
     constraint_store_init(&runner->constraints, config->model->vocab_size);
-    runner->thread_arenas =
-        xcalloc((size_t)runner->dev.num_threads, sizeof(*runner->thread_arenas));
-    for (int32_t i = 0; i < runner->dev.num_threads; i++)
-        reserve_arena(&runner->thread_arenas[i], runner->sizes.sampler_bytes);
-    reserve_arena(&runner->step_arena,
-                  (size_t)config->max_num_batched_tokens * sizeof(struct token_logprobs));
     bool draws = config->pooling.type == POOLING_NONE;
     return runner->dev.has_host_memory || !draws ? STATUS_OK : allocate_exchange(runner, err);
+}
+
+static void free_step(struct model_runner *runner, struct runner_step *step)
+{
+    struct device *dev = &runner->dev;
+    if (dev->ops.free_staging) {
+        dev->ops.free_staging(dev, step->drawn);
+        dev->ops.free_staging(dev, step->logprobs.token_ids);
+    }
+    for (int32_t i = 0; step->thread_arenas && i < dev->num_threads; i++)
+        arena_deinit(&step->thread_arenas[i]);
+    free(step->thread_arenas);
+    arena_deinit(&step->arena);
+    free(step->logits_rows);
+    free(step->outputs);
+    free(step->sampled_logprobs);
 }
 
 enum status model_runner_init(struct model_runner *runner, const struct engine_config *config,
@@ -149,22 +193,19 @@ void model_runner_deinit(struct model_runner *runner)
         return;
     struct device *dev = &runner->dev;
     if (dev->ops.free) {
+        if (runner->num_submitted > runner->num_collected)
+            (void)dev->ops.synchronize(dev, NULL); // what is in flight uses what follows
         step_graphs_free(runner);
         pooler_deinit(&runner->pooler);
         dev->ops.free(dev, runner->kv_pool);
         dev->ops.free(dev, runner->fwd.workspace.base);
-        dev->ops.free(dev, runner->drawn_on_device);
-        dev->ops.free_staging(dev, runner->drawn);
+        dev->ops.free(dev, runner->drawn);
+        dev->ops.free(dev, runner->logprobs.token_ids);
         dev->ops.free_staging(dev, runner->host_logits);
     }
-    for (int32_t i = 0; runner->thread_arenas && i < dev->num_threads; i++)
-        arena_deinit(&runner->thread_arenas[i]);
-    free(runner->thread_arenas);
-    arena_deinit(&runner->step_arena);
+    for (int32_t i = 0; i < MAX_RUNNER_STEPS; i++)
+        free_step(runner, &runner->steps[i]);
     free(runner->caches);
-    free(runner->logits_rows);
-    free(runner->outputs);
-    free(runner->sampled_logprobs);
     token_loader_deinit(&runner->token_loader);
     constraint_store_deinit(&runner->constraints);
     input_batch_deinit(&runner->batch);

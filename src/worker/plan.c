@@ -97,7 +97,7 @@ static enum status plan_model(struct engine_config *config, struct error *err)
 static int64_t blocks_of_one(const struct engine_config *config)
 {
     return layer_groups_blocks(&config->kv_cache, config->max_model_len,
-                               config->max_num_batched_tokens);
+                               engine_config_tokens_in_flight(config));
 }
 
 /**
@@ -266,7 +266,7 @@ static enum status plan_for_length(struct engine_config *config, int32_t max_mod
 static int32_t longest_length(const struct engine_config *config)
 {
     return layer_groups_longest(&config->kv_cache, config->kv_cache.num_blocks,
-                                config->max_model_len, config->max_num_batched_tokens);
+                                config->max_model_len, engine_config_tokens_in_flight(config));
 }
 
 /** Which device, and a GPU's memory before anything of ours is there. */
@@ -285,12 +285,29 @@ static enum status plan_device(struct engine_config *config, struct error *err)
     return STATUS_OK;
 }
 
+/** Whether the next step is decided while one runs: on GPUs unless said. A pooling model has no
+ *  token to wait for, and one place for a step's hidden states. */
+static enum status plan_overlap(struct engine_config *config, struct error *err)
+{
+    enum tristate wanted = config->options->async_scheduling;
+    bool is_pooling = config->pooling.type != POOLING_NONE;
+    if (is_pooling && wanted == TRISTATE_TRUE)
+        return error_set_field(err, STATUS_UNSUPPORTED, "--async-scheduling",
+                               "--async-scheduling is not supported with a pooling model: leave it "
+                               "out");
+    config->async_scheduling = wanted == TRISTATE_UNSET
+                                   ? config->device == DEVICE_CUDA && !is_pooling
+                                   : wanted == TRISTATE_TRUE;
+    return STATUS_OK;
+}
+
 static enum status plan(struct engine_config *config, struct error *err)
 {
     const struct model_class *class;
     TRY(model_class_find(&class, config->model->architecture, err));
     TRY(pooling_config_load(&config->pooling, config->options, config->model, err));
     TRY(plan_device(config, err));
+    TRY(plan_overlap(config, err));
     TRY(limits_settle_length(config, err));
     TRY(plan_for_length(config, config->max_model_len, err));
     int32_t longest = longest_length(config);

@@ -69,7 +69,7 @@ static void try_cache_size(struct search *s)
 {
     const struct engine_config *refused = s->refused;
     int64_t blocks = layer_groups_blocks(&refused->kv_cache, refused->max_model_len,
-                                         refused->max_num_batched_tokens);
+                                         engine_config_tokens_in_flight(refused));
     int64_t bytes = blocks * refused->kv_cache.block_bytes;
     bool is_override = s->options.num_gpu_blocks_override > 0;
     if (is_override)

@@ -67,7 +67,8 @@ int64_t engine_config_total_bytes(const struct engine_config *config)
 
 double engine_config_concurrency(const struct engine_config *config, int32_t len)
 {
-    int64_t blocks = layer_groups_blocks(&config->kv_cache, len, config->max_num_batched_tokens);
+    int64_t blocks =
+        layer_groups_blocks(&config->kv_cache, len, engine_config_tokens_in_flight(config));
     return blocks > 0 ? (double)config->kv_cache.num_blocks / (double)blocks : 0;
 }
 

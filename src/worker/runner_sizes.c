@@ -18,6 +18,7 @@ struct input_batch_options runner_batch_options(const struct engine_config *conf
         .max_num_batched_tokens = config->max_num_batched_tokens,
         .kv_cache = &config->kv_cache,
         .dev = dev,
+        .num_steps = config->async_scheduling ? MAX_RUNNER_STEPS : 1,
     };
 }
 
@@ -105,10 +106,12 @@ struct runner_sizes model_runner_sizes(const struct engine_config *config,
     struct input_batch_options batch = runner_batch_options(config, dev);
     sizes.batch_bytes = input_batch_bytes(&batch);
     sizes.step_bytes = input_batch_step_bytes(&batch);
+    sizes.staging_bytes = input_batch_staging_bytes(&batch);
+    sizes.num_steps = batch.num_steps;
+    size_t num_seqs = (size_t)config->max_num_seqs;
     sizes.list_bytes =
-        (size_t)tokens *
-            (sizeof(struct logits_row) + sizeof(struct token_logprobs) + sizeof(int32_t)) +
-        (size_t)config->max_num_seqs * (sizeof(struct row_output) + sizeof(struct token_logprobs));
+        (size_t)tokens * (sizeof(struct logits_row) + sizeof(struct token_logprobs)) +
+        num_seqs * (sizeof(struct row_output) + sizeof(struct token_logprobs));
     bool draws = config->pooling.type == POOLING_NONE;
     if (draws)
         sizes.constraint_bytes =
@@ -117,6 +120,9 @@ struct runner_sizes model_runner_sizes(const struct engine_config *config,
             (size_t)MAX_LIVE_AUTOMATON_WORDS * sizeof(uint32_t); // the scheduler's
     if (dev->has_host_memory || !draws)
         return sizes;
+    sizes.logprob_bytes =
+        num_seqs *
+        ((1 + MAX_DEVICE_LOGPROBS) * (sizeof(int32_t) + sizeof(float)) + sizeof(int32_t));
     sizes.drawn_bytes = (size_t)tokens * sizeof(int32_t);
     sizes.host_logits_bytes = MAX_HOST_LOGITS * (size_t)vocab_size * sizeof(float);
     return sizes;
@@ -126,17 +132,19 @@ int64_t runner_sizes_pinned(const struct runner_sizes *sizes, const struct devic
 {
     if (dev->has_host_memory)
         return 0;
-    return (int64_t)(sizes->step_bytes + sizes->drawn_bytes + sizes->host_logits_bytes +
-                     sizes->pooler_staging_bytes);
+    return (int64_t)(sizes->staging_bytes + sizes->host_logits_bytes + sizes->pooler_staging_bytes +
+                     (size_t)sizes->num_steps * (sizes->drawn_bytes + sizes->logprob_bytes));
 }
 
 void runner_sizes_split(const struct runner_sizes *sizes, const struct device *dev,
                         int64_t *device_parts, int64_t *host_bytes)
 {
-    int64_t batch = (int64_t)sizes->batch_bytes, lists = (int64_t)sizes->list_bytes;
-    int64_t samplers = (int64_t)sizes->sampler_bytes * sizes->num_threads;
+    int64_t batch = (int64_t)sizes->batch_bytes;
+    int64_t lists = (int64_t)sizes->list_bytes * sizes->num_steps;
+    int64_t samplers = (int64_t)sizes->sampler_bytes * sizes->num_threads * sizes->num_steps;
     device_parts[WORKSPACE_ACTIVATIONS] = (int64_t)sizes->activation_bytes;
-    device_parts[WORKSPACE_BATCH] = (int64_t)(sizes->step_bytes + sizes->drawn_bytes);
+    device_parts[WORKSPACE_BATCH] =
+        (int64_t)(sizes->step_bytes + sizes->drawn_bytes + sizes->logprob_bytes);
     device_parts[WORKSPACE_BACKEND] = (int64_t)sizes->backend_bytes;
     int64_t constraints = (int64_t)sizes->constraint_bytes, pooler = (int64_t)sizes->pooler_bytes;
     device_parts[WORKSPACE_LISTS] = device_parts[WORKSPACE_SAMPLER] = *host_bytes = 0;

@@ -95,20 +95,31 @@ static void keep_allowed(float *logits, int32_t vocab_size, const struct samplin
     }
 }
 
-/** The last token of each sequence, where the tokens before it are those of the answer's end. */
-static void forbid_bad_words(float *logits, int32_t vocab_size,
-                             const struct sampling_params *params,
-                             const struct sampler_history *history)
+int32_t sampler_bad_word_ends(const struct sampling_params *params,
+                              const struct sampler_history *history, int32_t *ids)
 {
-    int32_t num_outputs = history->num_tokens - history->num_prompt_tokens;
+    int32_t num_outputs = history->num_tokens - history->num_prompt_tokens, count = 0;
     for (int32_t i = 0; i < params->num_bad_word_ints; i += 1 + params->bad_words[i]) {
         int32_t num_before = params->bad_words[i] - 1;
         const int32_t *word = params->bad_words + i + 1;
         if (num_before <= num_outputs &&
             memcmp(history->token_ids + history->num_tokens - num_before, word,
                    (size_t)num_before * sizeof(*word)) == 0)
-            forbid(logits, vocab_size, word[num_before]);
+            ids[count++] = word[num_before];
     }
+    return count;
+}
+
+static void forbid_bad_words(float *logits, int32_t vocab_size,
+                             const struct sampling_params *params,
+                             const struct sampler_history *history, struct arena *arena)
+{
+    if (params->num_bad_word_ints == 0)
+        return;
+    int32_t *ids = arena_array(arena, int32_t, params->num_bad_word_ints);
+    int32_t count = sampler_bad_word_ends(params, history, ids);
+    for (int32_t i = 0; i < count; i++)
+        forbid(logits, vocab_size, ids[i]);
 }
 
 static void apply_penalties(float *logits, int32_t vocab_size, const struct sampling_params *params,
@@ -154,7 +165,7 @@ static void adjust_logits(float *logits, int32_t vocab_size, const struct sampli
         for (int32_t i = 0; i < params->num_stop_token_ids; i++)
             forbid(logits, vocab_size, params->stop_token_ids[i]);
     }
-    forbid_bad_words(logits, vocab_size, params, history);
+    forbid_bad_words(logits, vocab_size, params, history, arena);
     apply_penalties(logits, vocab_size, params, history, arena);
 }
 

@@ -37,6 +37,11 @@ int32_t sampler_sample(float *logits, int32_t vocab_size, const struct sampling_
                        const struct sampler_history *history, struct token_logprobs *logprobs,
                        struct arena *arena);
 
+/** Lists the last tokens of the bad words whose tokens before it are those of the answer's end:
+ * `ids` has room for num_bad_word_ints. Returns how many. */
+int32_t sampler_bad_word_ends(const struct sampling_params *params,
+                              const struct sampler_history *history, int32_t *ids);
+
 /** Log-probabilities of `token_id` and the `num_top` likeliest tokens under raw logits
  *  (log-softmax, f32 in, f64 sums), equal ones by rising id; at most vocab_size of them. The rank
  *  counts the tokens that are at least as likely. */

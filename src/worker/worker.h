@@ -53,6 +53,13 @@ struct engine_config {
     int64_t memory_total_bytes, memory_free_bytes;
 };
 
+/** Most tokens that steps in flight compute. */
+static inline int32_t engine_config_tokens_in_flight(const struct engine_config *config)
+{
+    int64_t tokens = (int64_t)config->max_num_batched_tokens * (config->async_scheduling ? 2 : 1);
+    return tokens < INT32_MAX ? (int32_t)tokens : INT32_MAX;
+}
+
 /**
  * Derives all sizes from the options and the model without reading a weight: layer groups, bytes
  * per block, workspace, number of blocks, and checks that one request of max_model_len fits.
@@ -103,10 +110,11 @@ enum tokens_state {
  *  thread of its own. */
 enum tokens_state executor_poll_tokens(struct executor *executor);
 
-/** Starts a step. The output's memory must stay until executor_collect(). One step in flight. */
+/** Starts a step: the next one with async_scheduling while one is in flight, else after it. The
+ *  output's memory must stay until executor_collect(). */
 void executor_submit(struct executor *executor, const struct scheduler_output *step);
 
-/** Waits for the step in flight. `*result` lives until the next submit. Errors: INTERNAL (the
- *  device failed). */
+/** Waits for the oldest step in flight. `*result` lives until the next collect. Errors: INTERNAL
+ *  (the device failed). */
 NODISCARD enum status executor_collect(struct executor *executor,
                                        struct model_runner_output *result, struct error *err);

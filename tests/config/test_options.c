@@ -151,6 +151,7 @@ static void what_describes_the_program_anyway_is_accepted(void **state)
         "$M|--hf-overrides|{}",
         "$M|--speculative-config|None",
         "$M|--no-async-scheduling",
+        "$M|--async-scheduling",
         "$M|--runner|generate",
         "$M|--runner|pooling|--convert|embed|--pooler-config.pooling_type|MEAN",
         "$M|--cpu-offload-gb|0.0",

@@ -154,15 +154,20 @@ static void copies_bring_back_what_they_took(void **state)
     assert_int_equal((uintptr_t)memory % 256, 0);
     memset(staging, 1, ROWS * PITCH);
     dev->ops.copy_in(dev, memory, staging, ROWS * PITCH);
-    for (int i = 0; i < ROWS * PITCH; i++)
+    for (int i = 0; i < ROWS * ROW; i++)
         staging[i] = (char)(i * 7);
-    dev->ops.upload(dev, memory, staging, ROW, PITCH, ROWS);
-    assert_int_equal(dev->ops.synchronize(dev, &err), STATUS_OK);
+    char *packed = dev->ops.alloc(dev, ROWS * ROW);
+    dev->ops.upload(dev, packed, staging, ROWS * ROW);
+    dev->ops.copy_rows(dev, memory, PITCH, packed, ROW, ROW, ROWS);
+    dev->ops.set_mark(dev, 1);
+    assert_int_equal(dev->ops.wait_mark(dev, 1, &err), STATUS_OK);
     memset(staging, 0, ROWS * PITCH);
     dev->ops.download(dev, staging, memory, ROWS * PITCH);
     assert_int_equal(dev->ops.synchronize(dev, &err), STATUS_OK);
     for (int i = 0; i < ROWS * PITCH; i++)
-        assert_int_equal(staging[i], i % PITCH < ROW ? (char)(i * 7) : 1);
+        assert_int_equal(staging[i],
+                         i % PITCH < ROW ? (char)((i / PITCH * ROW + i % PITCH) * 7) : 1);
+    dev->ops.free(dev, packed);
     int64_t total = 0, free_now = 0;
     dev->ops.memory_info(dev, &total, &free_now);
     assert_true(free_now > 0 && free_now < total);

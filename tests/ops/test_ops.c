@@ -105,7 +105,7 @@ static void check_memory(struct bench *b)
         char *staging = dev->ops.alloc_staging(dev, sizes[i]);
         memcpy(staging, from, sizes[i]);
         memset(to, 0, sizes[i]);
-        dev->ops.upload(dev, memory, staging, sizes[i], sizes[i], 1);
+        dev->ops.upload(dev, memory, staging, sizes[i]);
         struct error err = {0};
         assert_int_equal(dev->ops.synchronize(dev, &err), STATUS_OK);
         memset(staging, 0, sizes[i]);

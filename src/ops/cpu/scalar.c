@@ -52,12 +52,16 @@ static enum status scalar_synchronize(struct device *dev, struct error *err)
 }
 
 // Device memory is the host's: copies in the background are copies at once.
-static void scalar_upload(struct device *dev, void *dst, const void *staging, size_t row_bytes,
-                          size_t pitch_bytes, size_t num_rows)
+static void scalar_set_mark(struct device *dev, int32_t mark)
 {
-    for (size_t i = 0; i < num_rows; i++)
-        scalar_copy_in(dev, (char *)dst + i * pitch_bytes, (const char *)staging + i * pitch_bytes,
-                       row_bytes);
+    (void)dev;
+    (void)mark;
+}
+
+static enum status scalar_wait_mark(struct device *dev, int32_t mark, struct error *err)
+{
+    (void)mark;
+    return scalar_synchronize(dev, err);
 }
 
 // Float weights are multiplied where they lie, in the mapped file: nothing to allocate or repack.
@@ -403,9 +407,11 @@ void cpu_ops_scalar(struct ops *ops)
         .copy_out = scalar_copy_out,
         .alloc_staging = scalar_alloc,
         .free_staging = scalar_free,
-        .upload = scalar_upload,
+        .upload = scalar_copy_in,
         .download = scalar_copy_out,
         .synchronize = scalar_synchronize,
+        .set_mark = scalar_set_mark,
+        .wait_mark = scalar_wait_mark,
         .prepared_weight_bytes = scalar_prepared_weight_bytes,
         .prepare_weight = scalar_prepare_weight,
         .embedding = scalar_embedding,

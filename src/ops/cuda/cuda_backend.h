@@ -14,6 +14,7 @@ struct cuda_plans;
 /** Behind dev->backend. */
 struct cuda_backend {
     cudaStream_t stream; // of everything that a step does
+    cudaEvent_t marks[MAX_MARKS];
     cudaError_t failure; // the first one since the last synchronize()
     struct cublaslt *cublaslt;
     struct cuda_plans *plans; // of decoding attention

@@ -26,6 +26,10 @@ static void cuda_close(struct device *dev)
         return;
     cuda_plans_destroy(cuda->plans);
     cublaslt_close(cuda->cublaslt);
+    for (int i = 0; i < MAX_MARKS; i++) {
+        if (cuda->marks[i])
+            cudaEventDestroy(cuda->marks[i]);
+    }
     if (cuda->stream)
         cudaStreamDestroy(cuda->stream);
     free(cuda);
@@ -80,19 +84,22 @@ static void cuda_free_staging(struct device *dev, void *ptr)
         cuda_note(cuda_backend_of(dev), cudaFreeHost(ptr));
 }
 
-static void cuda_upload(struct device *dev, void *dst, const void *staging, size_t row_bytes,
-                        size_t pitch_bytes, size_t num_rows)
+static void cuda_upload(struct device *dev, void *dst, const void *staging, size_t size_bytes)
 {
     struct cuda_backend *cuda = cuda_backend_of(dev);
     cuda_plans_forget(cuda->plans);
-    if (row_bytes == 0 || num_rows == 0)
-        return;
-    if (num_rows == 1)
+    if (size_bytes > 0)
         cuda_note(cuda,
-                  cudaMemcpyAsync(dst, staging, row_bytes, cudaMemcpyHostToDevice, cuda->stream));
-    else
-        cuda_note(cuda, cudaMemcpy2DAsync(dst, pitch_bytes, staging, pitch_bytes, row_bytes,
-                                          num_rows, cudaMemcpyHostToDevice, cuda->stream));
+                  cudaMemcpyAsync(dst, staging, size_bytes, cudaMemcpyHostToDevice, cuda->stream));
+}
+
+static void cuda_copy_rows(struct device *dev, void *dst, size_t dst_pitch_bytes, const void *src,
+                           size_t src_pitch_bytes, size_t row_bytes, size_t num_rows)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    if (row_bytes > 0 && num_rows > 0)
+        cuda_note(cuda, cudaMemcpy2DAsync(dst, dst_pitch_bytes, src, src_pitch_bytes, row_bytes,
+                                          num_rows, cudaMemcpyDeviceToDevice, cuda->stream));
 }
 
 static void cuda_download(struct device *dev, void *staging, const void *src, size_t size_bytes)
@@ -103,10 +110,9 @@ static void cuda_download(struct device *dev, void *staging, const void *src, si
                   cudaMemcpyAsync(staging, src, size_bytes, cudaMemcpyDeviceToHost, cuda->stream));
 }
 
-static enum status cuda_synchronize(struct device *dev, struct error *err)
+/** What has failed since it was asked last. */
+static enum status tell_failure(struct cuda_backend *cuda, struct error *err)
 {
-    struct cuda_backend *cuda = cuda_backend_of(dev);
-    cuda_note(cuda, cudaStreamSynchronize(cuda->stream));
     cuda_note(cuda, cudaGetLastError()); // of launches, too
     cudaError_t failure = cuda->failure;
     cuda->failure = cudaSuccess;
@@ -114,6 +120,26 @@ static enum status cuda_synchronize(struct device *dev, struct error *err)
         return STATUS_OK;
     return error_set(err, STATUS_INTERNAL, "the GPU failed: %s (%s)", cudaGetErrorString(failure),
                      cudaGetErrorName(failure));
+}
+
+static enum status cuda_synchronize(struct device *dev, struct error *err)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    cuda_note(cuda, cudaStreamSynchronize(cuda->stream));
+    return tell_failure(cuda, err);
+}
+
+static void cuda_set_mark(struct device *dev, int32_t mark)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    cuda_note(cuda, cudaEventRecord(cuda->marks[mark], cuda->stream));
+}
+
+static enum status cuda_wait_mark(struct device *dev, int32_t mark, struct error *err)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    cuda_note(cuda, cudaEventSynchronize(cuda->marks[mark]));
+    return tell_failure(cuda, err);
 }
 
 static void cuda_memory_info(struct device *dev, int64_t *total_bytes, int64_t *free_bytes)
@@ -206,6 +232,8 @@ static enum status open_backend(struct cuda_backend *cuda, struct error *err)
     error = cudaSetDevice(0);
     if (error == cudaSuccess)
         error = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
+    for (int i = 0; i < MAX_MARKS && error == cudaSuccess; i++)
+        error = cudaEventCreateWithFlags(&cuda->marks[i], cudaEventDisableTiming);
     if (error != cudaSuccess)
         return refuse(error, err);
     return cublaslt_open(&cuda->cublaslt, err);
@@ -230,6 +258,9 @@ enum status cuda_device_init(struct device *dev, int32_t num_threads, struct err
         .free_staging = cuda_free_staging,
         .upload = cuda_upload,
         .download = cuda_download,
+        .copy_rows = cuda_copy_rows,
+        .set_mark = cuda_set_mark,
+        .wait_mark = cuda_wait_mark,
         .synchronize = cuda_synchronize,
         .memory_info = cuda_memory_info,
         .own_bytes = cuda_own_bytes,

@@ -202,9 +202,9 @@ static_assert(sizeof(struct sample_params) == sizeof(struct cuda_sampling_row) &
                       offsetof(struct cuda_sampling_row, num_logprobs) &&
                   offsetof(struct sample_params, num_tokens) ==
                       offsetof(struct cuda_sampling_row, num_tokens) &&
-                  offsetof(struct sample_params, counts) ==
-                      offsetof(struct cuda_sampling_row, counts),
+                  offsetof(struct sample_params, mask) == offsetof(struct cuda_sampling_row, mask),
               "struct sample_params and struct cuda_sampling_row are one");
+static_assert((int)MAX_DEVICE_LOGPROBS == (int)CUDA_MAX_LOGPROBS, "what the kernel gives");
 
 static void table_sample(struct device *dev, int32_t *token_ids, struct tensor logits,
                          const struct sample_params *params)
@@ -213,6 +213,22 @@ static void table_sample(struct device *dev, int32_t *token_ids, struct tensor l
     cuda_sample(&launch, token_ids, logits.data, logits.row_stride,
                 (const struct cuda_sampling_row *)params, (int32_t)logits.shape[0],
                 (int32_t)logits.shape[1]);
+}
+
+static void table_sample_logprobs(struct device *dev, const struct sampled_logprobs *out,
+                                  const int32_t *token_ids, struct tensor logits,
+                                  const struct sample_params *params)
+{
+    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    cuda_sample_logprobs(&launch, out->token_ids, out->logprobs, out->ranks, token_ids, logits.data,
+                         logits.row_stride, (const struct cuda_sampling_row *)params,
+                         (int32_t)logits.shape[0], (int32_t)logits.shape[1]);
+}
+
+static void table_take_tokens(struct device *dev, int32_t *token_ids, const int32_t *indices,
+                              const int32_t *drawn, int32_t num_tokens)
+{
+    plain_take_tokens(cuda_backend_of(dev)->stream, token_ids, indices, drawn, num_tokens);
 }
 
 void cuda_ops_fill(struct ops *ops)
@@ -231,4 +247,6 @@ void cuda_ops_fill(struct ops *ops)
     cuda_experts_fill(ops);
     ops->gather_rows = table_gather_rows;
     ops->sample = table_sample;
+    ops->sample_logprobs = table_sample_logprobs;
+    ops->take_tokens = table_take_tokens;
 }

@@ -226,7 +226,8 @@ struct cuda_sampling_row {
     const int32_t *forbidden, *allowed;
     const struct cuda_logit_bias *logit_bias; // ids all different
     const int32_t *token_ids;                 // prompt, then outputs; read when a penalty is set
-    uint32_t *counts; // [vocab_size] zeros, left so; needed when a penalty is set
+    const int32_t *last_token; // the last of them, where it is not among token_ids; else NULL
+    const uint32_t *mask; // a bit for each token that may come, before anything else; NULL: all
 };
 
 enum { CUDA_MAX_LOGPROBS = 20 };
@@ -235,7 +236,8 @@ enum { CUDA_MAX_LOGPROBS = 20 };
 enum { CUDA_MAX_SAMPLED_VOCAB = 400000 };
 
 /**
- * Draws one token per row, as worker/sampler.h says, token_ids[i] = -1 where that is. logits:
+ * Draws one token per row, as worker/sampler.h says, token_ids[i] = -1 where a logit is NaN or
+ * +infinity or none is finite, -2 where the row's parameters leave no token. logits:
  * [num_rows, stride] f32, only read. Weights are f32 exponentials, summed in f64 in a fixed order;
  * where top-k or top-p is on, tokens more than 32 nats below the likeliest are never drawn.
  */
@@ -243,7 +245,8 @@ void cuda_sample(const struct cuda_launch *launch, int32_t *token_ids, const flo
                  int64_t stride, const struct cuda_sampling_row *rows, int32_t num_rows,
                  int32_t vocab_size);
 
-/** For rows with num_logprobs >= 0: the log-probability of token_ids[i] under the raw logits, then
+/** For rows with num_logprobs >= 0: the log-probability of token_ids[i] under the logits that the
+ *  mask leaves, then
  *  of the num_logprobs likeliest, equal ones by rising id. out_ids, out_logprobs: [num_rows,
  *  1 + CUDA_MAX_LOGPROBS]; out_ranks: [num_rows], how many are at least as likely. */
 void cuda_sample_logprobs(const struct cuda_launch *launch, int32_t *out_ids, float *out_logprobs,

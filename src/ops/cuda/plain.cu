@@ -252,6 +252,14 @@ static __global__ void attention_kernel(struct plain_attention s)
     }
 }
 
+static __global__ void take_tokens_kernel(int32_t *token_ids, const int32_t *indices,
+                                          const int32_t *drawn, int32_t num_tokens)
+{
+    int32_t i = (int32_t)(blockIdx.x * THREADS + threadIdx.x);
+    if (i < num_tokens && indices[i] >= 0)
+        token_ids[i] = max(drawn[indices[i]], 0);
+}
+
 // ---- Launchers -----------------------------------------------------------------------------
 
 void plain_gather_rows(cudaStream_t stream, void *out, const void *table, const int32_t *ids,
@@ -304,4 +312,11 @@ void plain_greedy(cudaStream_t stream, int32_t *token_ids, const float *logits, 
 {
     greedy_kernel<<<(unsigned)rows, 1024, 0, stream>>>(token_ids, logits, stride,
                                                        (int32_t)vocab_size);
+}
+
+void plain_take_tokens(cudaStream_t stream, int32_t *token_ids, const int32_t *indices,
+                       const int32_t *drawn, int32_t num_tokens)
+{
+    unsigned num_blocks = (unsigned)((num_tokens + THREADS - 1) / THREADS);
+    take_tokens_kernel<<<num_blocks, THREADS, 0, stream>>>(token_ids, indices, drawn, num_tokens);
 }

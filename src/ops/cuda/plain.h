@@ -60,6 +60,10 @@ void plain_silu_and_mul(cudaStream_t stream, void *out, const void *gate_up, int
 void plain_gelu_and_mul(cudaStream_t stream, void *out, const void *gate_up, int64_t rows,
                         int64_t n);
 
+/** token_ids[i] = drawn[indices[i]], or 0 where that is negative; left alone where the index is. */
+void plain_take_tokens(cudaStream_t stream, int32_t *token_ids, const int32_t *indices,
+                       const int32_t *drawn, int32_t num_tokens);
+
 /** The largest of each row's logits, of the lowest id on a tie; -1 when one is NaN or +infinity. */
 void plain_greedy(cudaStream_t stream, int32_t *token_ids, const float *logits, int64_t stride,
                   int64_t rows, int64_t vocab_size);

@@ -1,5 +1,5 @@
-// Logits → token ids, a cluster of eight CTAs per row, in the order of worker/sampler.c: allowed
-// ids, bias, min_tokens, penalties; greedy, or temperature, min-p, top-k, top-p and a draw.
+// Logits → token ids, a cluster of eight CTAs per row, in the order of worker/sampler.c: mask,
+// allowed ids, bias, min_tokens, penalties; greedy, or temperature, min-p, top-k, top-p and a draw.
 //
 // top-k and top-p both look for a cut in falling order of logits: where the count reaches k, or the
 // mass reaches p. A histogram over slices of 1/32 nat finds the slice of the cut; histograms over
@@ -102,36 +102,45 @@ DEVICE void keep_allowed(const struct row_state &r, const struct cuda_sampling_r
     __syncthreads();
 }
 
-/** Each token of the history changes its logit once: by whoever takes its count from the table. */
+/** Each token of the history changes its logit once, by how often it came; they are counted for a
+ *  part of the ids at a time. */
 DEVICE void apply_penalties(const struct row_state &r, const struct cuda_sampling_row &p,
                             int vocab_size)
 {
     constexpr uint32_t SEEN = 0x80000000u;
-    for (int i = (int)threadIdx.x; i < p.num_tokens; i += SAMPLE_THREADS) {
-        int id = p.token_ids[i], at = id - r.first_id;
-        if (at < 0 || at >= r.share || id >= vocab_size)
-            continue;
-        if (i < p.num_prompt_tokens)
-            atomicOr(&p.counts[id], SEEN);
-        else
-            atomicAdd(&p.counts[id], 1u);
+    constexpr int PART = 3 * BINS; // count, mass_high and mass_low
+    uint32_t *counts = r.m->count;
+    int num_listed = p.num_tokens - (p.last_token ? 1 : 0);
+    int num_ids = min(r.share, vocab_size - r.first_id);
+    for (int begin = 0; begin < num_ids; begin += PART) {
+        int part = min(num_ids - begin, PART);
+        for (int i = (int)threadIdx.x; i < part; i += SAMPLE_THREADS)
+            counts[i] = 0;
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < p.num_tokens; i += SAMPLE_THREADS) {
+            int id = i < num_listed ? p.token_ids[i] : *p.last_token;
+            int at = id - r.first_id - begin;
+            if (at < 0 || at >= part)
+                continue;
+            if (i < p.num_prompt_tokens)
+                atomicOr(&counts[at], SEEN);
+            else
+                atomicAdd(&counts[at], 1u);
+        }
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < part; i += SAMPLE_THREADS) {
+            uint32_t count = counts[i];
+            if (count == 0)
+                continue;
+            count &= ~SEEN;
+            double logit = r.x[begin + i], penalty = p.repetition_penalty;
+            logit = logit > 0 ? logit / penalty : logit * penalty;
+            if (count > 0)
+                logit = logit - (double)p.frequency_penalty * count - (double)p.presence_penalty;
+            r.x[begin + i] = (float)logit;
+        }
+        __syncthreads();
     }
-    __syncthreads();
-    for (int i = (int)threadIdx.x; i < p.num_tokens; i += SAMPLE_THREADS) {
-        int id = p.token_ids[i], at = id - r.first_id;
-        if (at < 0 || at >= r.share || id >= vocab_size)
-            continue;
-        uint32_t count = atomicExch(&p.counts[id], 0u);
-        if (count == 0)
-            continue;
-        count &= ~SEEN;
-        double logit = r.x[at], penalty = p.repetition_penalty;
-        logit = logit > 0 ? logit / penalty : logit * penalty;
-        if (count > 0)
-            logit = logit - (double)p.frequency_penalty * count - (double)p.presence_penalty;
-        r.x[at] = (float)logit;
-    }
-    __syncthreads();
 }
 
 DEVICE void adjust_logits(const struct row_state &r, const struct cuda_sampling_row &p,
@@ -516,7 +525,7 @@ DEVICE void draw(const struct row_state &r, double uniform, int32_t *token_id)
 
 // ---- The kernel ----------------------------------------------------------------------------
 
-/** First in rank of the row, id -1 where no token may be drawn. */
+/** First in rank of the row; id -1 where the logits are of no use, -2 where none may be drawn. */
 DEVICE struct ranked find_first(const struct row_state &r, uint32_t flags)
 {
     cg::cluster_group cluster = cg::this_cluster();
@@ -554,8 +563,10 @@ DEVICE struct ranked find_first(const struct row_state &r, uint32_t flags)
         if (ranks_before(r.m->first[i], first))
             first = r.m->first[i];
     }
-    if (flags & FLAG_BAD || !(flags & FLAG_ANY) || first.key <= ordered_key(-INFINITY))
+    if (flags & FLAG_BAD || !(flags & FLAG_ANY))
         first.id = -1;
+    else if (first.key <= ordered_key(-INFINITY))
+        first.id = -2;
     return first;
 }
 
@@ -587,6 +598,8 @@ __launch_bounds__(SAMPLE_THREADS,
     const struct cuda_sampling_row &p = a.rows[row];
     uint32_t flags = load_share(x, a.logits + row * a.stride, r.first_id, r.share, a.vocab_size);
     cluster.sync(); // the share is whole, and every rank runs: its memory may be written
+    if (p.mask)
+        apply_mask(x, p.mask, r.first_id, r.share, a.vocab_size);
     adjust_logits(r, p, a.vocab_size);
     struct ranked first = find_first(r, flags);
     bool is_greedy = !(p.temperature >= 1e-5f);

@@ -93,3 +93,16 @@ DEVICE uint32_t load_share(float *x, const float *row, int first, int share, int
     }
     return flags;
 }
+
+/** Takes the ids away whose bit is not set; what is no number stays, to be seen. Ends with a
+ *  barrier. */
+DEVICE void apply_mask(float *x, const uint32_t *mask, int first, int share, int vocab_size)
+{
+    int num = min(share, vocab_size - first);
+    for (int i = (int)threadIdx.x; i < num; i += SAMPLE_THREADS) {
+        int id = first + i;
+        if (!(mask[id / 32] >> id % 32 & 1) && x[i] < INFINITY)
+            x[i] = -INFINITY;
+    }
+    __syncthreads();
+}

@@ -1,4 +1,5 @@
-// Log-probabilities of the drawn token and of the likeliest ones under the raw logits, a cluster of
+// Log-probabilities of the drawn token and of the likeliest ones under the logits that the
+// row's mask leaves, a cluster of
 // eight CTAs per row that asks. Each rank picks the likeliest of its own share, one at a time; rank
 // 0 puts the ranks' picks in order.
 #include "ops/cuda/sample.cuh"
@@ -98,6 +99,8 @@ __launch_bounds__(SAMPLE_THREADS,
     const float *logits = a.logits + row * a.stride;
     load_share(x, logits, first_id, share, a.vocab_size);
     cluster.sync(); // every rank runs: its memory may be written
+    if (a.rows[row].mask)
+        apply_mask(x, a.rows[row].mask, first_id, share, a.vocab_size);
     int num = max(0, min(share, a.vocab_size - first_id));
     struct ranked own = scan_share(x, first_id, num);
     struct ranked first = block_first(own, memory.warp_first);
