@@ -77,18 +77,30 @@ static enum status render(const struct api_server *server, const struct chat_req
     return status;
 }
 
+/** The model's own template of this name; NULL: there is none, the text is a template itself. */
+static const struct named_template *find_named(const struct model_facts *facts, struct str name)
+{
+    for (int32_t i = 0; name.ptr && i < facts->num_named_templates; i++) {
+        if (str_eq(facts->named_templates[i].name, name))
+            return &facts->named_templates[i];
+    }
+    return NULL;
+}
+
 enum status chat_render(const struct api_server *server, const struct chat_request *r,
                         struct arena *arena, struct str *prompt, struct str *last_text,
                         struct str *last_role, struct api_error *err)
 {
     struct chat_template *own = NULL;
-    if (r->chat_template.ptr) {
+    const struct named_template *named = find_named(&server->facts, r->chat_template);
+    if (r->chat_template.ptr && !named) {
         struct error cause = {0};
         if (chat_template_compile(&own, r->chat_template, &cause) != STATUS_OK)
             return api_error_set(err, API_ERROR_VALUE, "chat_template: %s", cause.message);
     }
     const struct model_facts *facts = &server->facts;
     const struct chat_template *chosen = own                                ? own
+                                         : named                            ? named->template
                                          : r->tools && facts->tool_template ? facts->tool_template
                                                                             : facts->chat_template;
     if (!chosen)

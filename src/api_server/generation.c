@@ -426,14 +426,17 @@ static void start_choice(struct generation *g, struct prompt *p, int32_t index, 
     core->sampling.seed += (uint64_t)of_prompt; // each choice its own stream
     c->out.engine.on_output = on_output;
     const struct sampling_fields *s = &g->fields->sampling;
-    output_processor_init(&c->out, &(struct output_processor_options){
-                                       .tokenizer = g->server->facts.tokenizer,
-                                       .stops = &g->stops,
-                                       .min_tokens = p->sampling.min_tokens,
-                                       .skip_special_tokens = g->fields->skip_special_tokens,
-                                       .repetition = s->repetition,
-                                       .drop_tokens = s->has_max_tokens && s->max_tokens == 0,
-                                   });
+    output_processor_init(&c->out,
+                          &(struct output_processor_options){
+                              .tokenizer = g->server->facts.tokenizer,
+                              .stops = &g->stops,
+                              .min_tokens = p->sampling.min_tokens,
+                              .skip_special_tokens = g->fields->skip_special_tokens,
+                              .joins_added_tokens = !g->fields->skip_special_tokens &&
+                                                    !g->fields->spaces_between_special_tokens,
+                              .repetition = s->repetition,
+                              .drop_tokens = s->has_max_tokens && s->max_tokens == 0,
+                          });
     c->is_queued = true;
     atomic_fetch_add(&api_server_front(g->server)->num_queued_prompt_tokens, p->num_ids);
 }

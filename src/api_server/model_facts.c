@@ -1,6 +1,7 @@
 // Everything here is read once, before the server listens, and never changes.
 #include "api_server/model_facts.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -42,6 +43,22 @@ static enum status compile_own(struct chat_template **out, struct str source, co
     return STATUS_OK;
 }
 
+static enum status compile_named(struct model_facts *facts, const struct tokenizer_config *config,
+                                 struct error *err)
+{
+    facts->named_templates =
+        xcalloc(config->num_named_chat_templates + 1, sizeof(*facts->named_templates));
+    for (size_t i = 0; i < config->num_named_chat_templates; i++) {
+        const struct named_chat_template *named = &config->named_chat_templates[i];
+        struct named_template *own = &facts->named_templates[facts->num_named_templates++];
+        own->name = arena_str(&facts->config.arena, named->name);
+        char what[128];
+        snprintf(what, sizeof(what), "the model's chat template named \"%.60s\"", own->name.ptr);
+        TRY(compile_own(&own->template, named->source, what, err));
+    }
+    return STATUS_OK;
+}
+
 /** --chat-template (a path, or the text itself) wins over the model's own. */
 static enum status load_template(struct model_facts *facts, const struct serve_options *o,
                                  const struct tokenizer_config *config, struct error *err)
@@ -60,6 +77,7 @@ static enum status load_template(struct model_facts *facts, const struct serve_o
             error_prefix(err, "--chat-template");
         return status;
     }
+    TRY(compile_named(facts, config, err));
     TRY(compile_own(&facts->chat_template, config->chat_template, "the model's chat template",
                     err));
     struct str with_tools = tokenizer_config_template(config, STR("tool_use"));
@@ -158,6 +176,9 @@ void model_facts_deinit(struct model_facts *facts)
     tokenizer_destroy(facts->tokenizer);
     chat_template_destroy(facts->chat_template);
     chat_template_destroy(facts->tool_template);
+    for (int32_t i = 0; i < facts->num_named_templates; i++)
+        chat_template_destroy(facts->named_templates[i].template);
+    free(facts->named_templates);
     json_decref(facts->special_tokens);
     json_decref(facts->default_template_kwargs);
     model_config_deinit(&facts->config);

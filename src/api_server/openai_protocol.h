@@ -85,7 +85,8 @@ struct generation_fields {
     struct sampling_fields sampling;
     bool stream, include_usage, continuous_usage;
     bool echo;
-    bool skip_special_tokens, include_stop_str_in_output, add_special_tokens;
+    bool skip_special_tokens, spaces_between_special_tokens;
+    bool include_stop_str_in_output, add_special_tokens;
     bool return_token_ids, return_prompt_text, return_tokens_as_token_ids;
     bool has_truncate_prompt_tokens;
     int64_t truncate_prompt_tokens; // -1: to the longest input

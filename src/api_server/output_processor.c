@@ -48,6 +48,8 @@ void output_processor_init(struct output_processor *p,
     p->detokenizer =
         detokenizer_create(options->tokenizer, p->engine.core.prompt_token_ids,
                            p->engine.core.num_prompt_tokens, options->skip_special_tokens);
+    if (options->joins_added_tokens)
+        detokenizer_join_added_tokens(p->detokenizer);
 }
 
 void output_processor_deinit(struct output_processor *p)

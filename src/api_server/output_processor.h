@@ -32,6 +32,7 @@ struct output_processor_options {
     int32_t min_tokens;               // stop strings that end within so many tokens do not count
     struct repetition_rule repetition;
     bool skip_special_tokens;
+    bool joins_added_tokens; // no blank between added tokens
     bool drop_tokens; // only the prompt is scored: the token that the engine draws is not shown
 };
 

@@ -175,7 +175,7 @@ static void finish(struct api_call *call)
                  (double)(clock_monotonic_ns() - call->start_ns) / 1e9, call->request_bytes,
                  call->response_bytes);
     if (call->route && call->route->counts_as_load)
-        server->server_load--;
+        atomic_fetch_sub(&api_server_front(server)->server_load, 1);
     arena_deinit(&call->arena);
     free(call);
 }
@@ -470,7 +470,7 @@ static void dispatch(struct api_call *call, struct str path, struct str method)
         return;
     }
     if (call->route->counts_as_load)
-        call->server->server_load++;
+        atomic_fetch_add(&api_server_front(call->server)->server_load, 1);
     if (!method_allowed(call->route, method)) {
         http_exchange_add_header(call->exchange, "Allow", call->route->methods);
         api_error_set(&err, API_ERROR_METHOD, "Method Not Allowed");

@@ -307,10 +307,7 @@ enum status request_fields_parse(struct generation_fields *f, const json_t *body
 /** Fields whose type is checked and whose value changes nothing here, and why. */
 static enum status check_neutral_fields(const json_t *body, struct api_error *err)
 {
-    bool flag;
     double number;
-    // The decoders of tokenizer.json never put spaces between added tokens: both values agree.
-    TRY(json_field_bool(body, "spaces_between_special_tokens", &flag, NULL, err));
     // Weighs beams; without beam search there is nothing to weigh.
     return json_field_double(body, "length_penalty", &number, NULL, err);
 }
@@ -321,6 +318,7 @@ enum status generation_fields_parse(struct generation_fields *f, const json_t *b
 {
     *f = (struct generation_fields){
         .skip_special_tokens = true,
+        .spaces_between_special_tokens = true,
         .return_tokens_as_token_ids = config->return_tokens_as_token_ids,
     };
     TRY(json_field_str(body, "model", &f->model, err));
@@ -328,6 +326,8 @@ enum status generation_fields_parse(struct generation_fields *f, const json_t *b
     TRY(parse_stream_options(f, body, config->force_include_usage, err));
     TRY(json_field_bool(body, "echo", &f->echo, NULL, err));
     TRY(json_field_bool(body, "skip_special_tokens", &f->skip_special_tokens, NULL, err));
+    TRY(json_field_bool(body, "spaces_between_special_tokens", &f->spaces_between_special_tokens,
+                        NULL, err));
     TRY(json_field_bool(body, "include_stop_str_in_output", &f->include_stop_str_in_output, NULL,
                         err));
     TRY(json_field_bool(body, "return_token_ids", &f->return_token_ids, NULL, err));

@@ -24,12 +24,20 @@ struct generation;
 struct tls;
 struct response_store;
 
+/** A chat template of the model's, by its name. */
+struct named_template {
+    struct str name;                // in model_facts.config.arena
+    struct chat_template *template; // NULL: beyond us
+};
+
 /** What does not change after start, so that any thread may read it. */
 struct model_facts {
     struct model_config config;
     struct tokenizer *tokenizer;
-    struct chat_template *chat_template; // NULL: the model has none
-    struct chat_template *tool_template; // where there are tools; NULL: as without
+    struct chat_template *chat_template;    // NULL: the model has none
+    struct chat_template *tool_template;    // where there are tools; NULL: as without
+    struct named_template *named_templates; // that requests may ask for by name
+    int32_t num_named_templates;
     bool wants_content_parts;
     json_t *special_tokens;          // object of strings, for templates
     json_t *default_template_kwargs; // object or NULL
@@ -62,7 +70,6 @@ struct api_server {
     struct generation *generations;     // all that live
     struct response_store *responses;   // NULL: none are kept
     struct event_reader *event_readers; // of background responses
-    int32_t server_load;                // requests under way, for /load
     bool stopping;
     int64_t stop_deadline_ns;  // what runs then is aborted
     int64_t flush_deadline_ns; // the loop ends then; 0: not yet

@@ -17,8 +17,11 @@ void serving_load(struct api_call *call)
 {
     const struct api_server *server = call->server;
     struct buf out = {0};
+    int32_t load = 0; // of all API servers of the host
+    for (int32_t i = 0; i < server->page->num_api_servers; i++)
+        load += atomic_load(&server->page->fronts[i].server_load);
     buf_printf(&out, "{\"server_load\":%d}",
-               server->options->enable_server_load_tracking ? server->server_load : 0);
+               server->options->enable_server_load_tracking ? (int)load : 0);
     api_call_reply_json(call, buf_str(&out));
     buf_deinit(&out);
 }

@@ -121,6 +121,7 @@ static void clear_front(const struct launcher *l, const struct child *child)
     struct front_page *front = &l->page->fronts[child->index];
     atomic_store(&front->pid, 0);
     atomic_store(&front->num_unfinished, 0);
+    atomic_store(&front->server_load, 0);
     atomic_store(&front->num_queued_prompt_tokens, 0);
 }
 

@@ -66,6 +66,7 @@ struct engine_page {
 struct front_page {
     _Atomic int32_t pid;                      // its own, set once it serves: how the launcher knows
     _Atomic int32_t num_unfinished;           // requests the engine works on for it
+    _Atomic int32_t server_load;              // HTTP requests under way, for /load
     _Atomic int64_t num_queued_prompt_tokens; // of requests whose first token is still to come
     _Atomic double counters[NUM_FRONT_COUNTERS];
 };

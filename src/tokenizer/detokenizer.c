@@ -22,6 +22,7 @@ enum {
 struct detokenizer {
     const struct tokenizer *tokenizer;
     bool skip_special_tokens;
+    bool joins_added, last_is_added;
     int32_t *ids;
     int32_t len, capacity;
     int32_t read;
@@ -162,6 +163,23 @@ static void emit_noise(struct detokenizer *detokenizer, struct str context, stru
     drop_ids(detokenizer, end - 1);
 }
 
+void detokenizer_join_added_tokens(struct detokenizer *detokenizer)
+{
+    detokenizer->joins_added = true;
+}
+
+/** The text of a token without the blank that decoders which join tokens by blanks put before it,
+ *  where it is an added token behind another one. */
+static struct str join_added(struct detokenizer *detokenizer, int32_t id, struct str added)
+{
+    bool follows = detokenizer->last_is_added;
+    detokenizer->last_is_added = tokenizer_is_added(detokenizer->tokenizer, id);
+    struct str content = tokenizer_id_to_token(detokenizer->tokenizer, id);
+    bool has_blank =
+        added.len == content.len + 1 && added.ptr[0] == ' ' && str_ends_with(added, content);
+    return follows && detokenizer->last_is_added && has_blank ? content : added;
+}
+
 void detokenizer_step(struct detokenizer *detokenizer, int32_t id, struct buf *out)
 {
     if (has_no_text(detokenizer, id))
@@ -170,6 +188,8 @@ void detokenizer_step(struct detokenizer *detokenizer, int32_t id, struct buf *o
     struct str context = decode(detokenizer, 0, detokenizer->read);
     struct str text = decode(detokenizer, 0, detokenizer->len);
     struct str added = added_text(context, text);
+    if (detokenizer->joins_added)
+        added = join_added(detokenizer, id, added);
     if (added.len > 0 && !str_ends_with(text, STR("\xEF\xBF\xBD"))) {
         buf_append(out, added);
         drop_ids(detokenizer, detokenizer->read);

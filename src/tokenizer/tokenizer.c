@@ -158,6 +158,15 @@ bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id)
            (tokenizer->special_bits[id / 8] >> (id % 8) & 1) != 0;
 }
 
+bool tokenizer_is_added(const struct tokenizer *tokenizer, int32_t id)
+{
+    for (size_t i = 0; i < tokenizer->num_added_tokens; i++) {
+        if (tokenizer->added_tokens[i].id == id)
+            return true;
+    }
+    return false;
+}
+
 int32_t tokenizer_max_token_bytes(const struct tokenizer *tokenizer)
 {
     return tokenizer->max_token_bytes;

@@ -57,6 +57,9 @@ struct str tokenizer_token_bytes(const struct tokenizer *tokenizer, int32_t id,
 /** Whether the id is an added token marked special. */
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
 
+/** Whether the id is an added token, special or not. */
+bool tokenizer_is_added(const struct tokenizer *tokenizer, int32_t id);
+
 /** The most bytes of text that one token can stand for: a text of n bytes has at least n / this. */
 int32_t tokenizer_max_token_bytes(const struct tokenizer *tokenizer);
 
@@ -71,6 +74,10 @@ struct detokenizer;
 struct detokenizer *detokenizer_create(const struct tokenizer *tokenizer, const int32_t *prompt_ids,
                                        int32_t num_prompt_ids, bool skip_special_tokens);
 void detokenizer_destroy(struct detokenizer *detokenizer);
+
+/** Puts no blank between added tokens that follow each other, which only vocabularies do that join
+ *  tokens by blanks (as those without a decoder in tokenizer.json). */
+void detokenizer_join_added_tokens(struct detokenizer *detokenizer);
 
 /** Appends to `out` the text that has become certain with this token; maybe none. */
 void detokenizer_step(struct detokenizer *detokenizer, int32_t id, struct buf *out);

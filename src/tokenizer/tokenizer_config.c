@@ -2,6 +2,9 @@
 // tokenizer.json has as well, and lengths that no integer type holds.
 #include "tokenizer/tokenizer_config.h"
 
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "base/json_reader.h"
@@ -115,6 +118,7 @@ static enum status read_chat_template(struct tokenizer_config *config, struct js
         struct str source;
         TRY(json_reader_read_string(reader, &source, err));
         config->chat_template = arena_str(&config->arena, source);
+        config->num_named_chat_templates = 0;
         return STATUS_OK;
     }
     json_reader_next(reader);
@@ -216,7 +220,8 @@ static enum status read_json_file(struct tokenizer_config *config, const char *p
     return status;
 }
 
-static enum status read_template_file(struct tokenizer_config *config, const char *path,
+/** The text of a template, where there is such a file. */
+static enum status read_template_file(struct str *source, const char *path, struct arena *arena,
                                       struct error *err)
 {
     struct mapped_file file;
@@ -227,12 +232,105 @@ static enum status read_template_file(struct tokenizer_config *config, const cha
     size_t bad_offset;
     enum status status = STATUS_OK;
     if (utf8_is_valid(mapped_file_str(&file), &bad_offset))
-        config->chat_template = arena_str(&config->arena, mapped_file_str(&file));
+        *source = arena_str(arena, mapped_file_str(&file));
     else
         status =
             error_set(err, STATUS_INVALID, "%s: malformed UTF-8 at byte %zu", path, bad_offset);
     mapped_file_close(&file);
     return status;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/** Names of the files NAME.jinja in `dir`, sorted; none where there is no such folder. */
+static enum status list_templates(const char *dir, struct arena *arena, const char **names,
+                                  int32_t *num_names, struct error *err)
+{
+    DIR *folder = opendir(dir);
+    *num_names = 0;
+    if (!folder)
+        return STATUS_OK;
+    enum status status = STATUS_OK;
+    for (struct dirent *entry; status == STATUS_OK && (entry = readdir(folder));) {
+        struct str name = str_from(entry->d_name);
+        if (!str_ends_with(name, STR(".jinja")))
+            continue;
+        if (*num_names == MAX_NAMED_TEMPLATES)
+            status = error_set(err, STATUS_TOO_LARGE, "%s: more than %d chat templates", dir,
+                               MAX_NAMED_TEMPLATES);
+        else
+            names[(*num_names)++] =
+                arena_strdup(arena, str_slice(name, 0, name.len - strlen(".jinja")));
+    }
+    closedir(folder);
+    qsort(names, (size_t)*num_names, sizeof(*names), compare_names);
+    return status;
+}
+
+/** chat_template.json holds {"chat_template": "..."}, as processors wrote it. */
+static enum status read_template_json(struct tokenizer_config *config, const char *path,
+                                      struct error *err)
+{
+    struct mapped_file file;
+    bool found;
+    TRY(open_optional(&file, path, &found, err));
+    if (!found)
+        return STATUS_OK;
+    struct arena scratch = {0};
+    struct json_reader reader;
+    json_reader_init(&reader, mapped_file_str(&file), &scratch);
+    enum status status = json_reader_expect(&reader, JSON_TOKEN_OBJECT_BEGIN, err);
+    for (struct str key; status == STATUS_OK && json_reader_next_key(&reader, &key);) {
+        if (str_eq_c(key, "chat_template"))
+            status = read_chat_template(config, &reader, err);
+        else
+            json_reader_skip_value(&reader);
+    }
+    if (status == STATUS_OK)
+        status = json_reader_status(&reader, err);
+    if (status != STATUS_OK)
+        error_prefix(err, "%s", path);
+    arena_deinit(&scratch);
+    mapped_file_close(&file);
+    return status;
+}
+
+/** chat_template.jinja is the default, additional_chat_templates/NAME.jinja have names. Templates
+ * in files take the place of all that tokenizer_config.json lists. */
+static enum status read_template_files(struct tokenizer_config *config, const char *dir,
+                                       struct error *err)
+{
+    struct arena *arena = &config->arena;
+    const char *names[MAX_NAMED_TEMPLATES];
+    const char *folder = arena_printf(arena, "%s/additional_chat_templates", dir);
+    int32_t num_names;
+    struct str source = {0};
+    TRY(list_templates(folder, arena, names, &num_names, err));
+    TRY(read_template_file(&source, arena_printf(arena, "%s/chat_template.jinja", dir), arena,
+                           err));
+    if (source.ptr) {
+        config->chat_template = source;
+        config->num_named_chat_templates = 0;
+    }
+    if (num_names == 0)
+        return STATUS_OK;
+    config->named_chat_templates =
+        arena_array(arena, struct named_chat_template, MAX_NAMED_TEMPLATES + 1);
+    config->num_named_chat_templates = 0;
+    if (config->chat_template.ptr)
+        config->named_chat_templates[config->num_named_chat_templates++] =
+            (struct named_chat_template){STR("default"), config->chat_template};
+    for (int32_t i = 0; i < num_names; i++) {
+        struct named_chat_template *named =
+            &config->named_chat_templates[config->num_named_chat_templates++];
+        *named = (struct named_chat_template){.name = str_from(names[i])};
+        TRY(read_template_file(&named->source, arena_printf(arena, "%s/%s.jinja", folder, names[i]),
+                               arena, err));
+    }
+    return STATUS_OK;
 }
 
 /** The folder of `path` if that is a file, else `path` itself. */
@@ -252,7 +350,8 @@ static enum status read_folder(struct tokenizer_config *config, const char *dir,
     struct arena *arena = &config->arena;
     TRY(read_json_file(config, arena_printf(arena, "%s/tokenizer_config.json", dir), false, err));
     TRY(read_json_file(config, arena_printf(arena, "%s/special_tokens_map.json", dir), true, err));
-    return read_template_file(config, arena_printf(arena, "%s/chat_template.jinja", dir), err);
+    TRY(read_template_json(config, arena_printf(arena, "%s/chat_template.json", dir), err));
+    return read_template_files(config, dir, err);
 }
 
 enum status tokenizer_config_load(struct tokenizer_config *config, const char *dir,

@@ -29,7 +29,9 @@ struct tokenizer_config {
 
 /**
  * Reads `dir`/tokenizer_config.json, then `dir`/special_tokens_map.json for tokens which that
- * lacks; `dir`/chat_template.jinja, where there is one, is the chat template. All are optional.
+ * lacks. Of chat templates, those in `dir`/chat_template.jinja (the default one) and
+ * `dir`/additional_chat_templates/NAME.jinja win over `dir`/chat_template.json and that over
+ * tokenizer_config.json. All are optional.
  * `dir` may also be the path of a tokenizer.json: then its folder is meant. INVALID: a malformed
  * file. The caller ends `config` with tokenizer_config_deinit(), on failure also.
  */

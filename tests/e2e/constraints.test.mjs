@@ -64,6 +64,7 @@ test('a dead end that is met while generating ends that request alone, with its 
   assert.match(whole.body.error.message, /^structured_outputs and allowed_token_ids leave no token that may come after 2 output tokens/);
   const events = await server.stream(COMPLETIONS, dead);
   assert.equal(events.at(-1), '[DONE]');
+  assert.ok(events.length > 2, 'text went out before the error');
   assert.equal(events.at(-2).error.code, 400);
   assert.equal((await beside).body.choices[0].text, alone);
 });

@@ -105,6 +105,37 @@ static void special_and_unknown_ids_add_nothing(void **state)
     tokenizer_destroy(tokenizer);
 }
 
+static void added_tokens_are_joined_when_that_is_asked_for(void **state)
+{
+    (void)state;
+    // Without a decoder tokens are joined by blanks.
+    struct tokenizer *tokenizer;
+    struct error err = {0};
+    if (parse_quoted(&tokenizer,
+                     "{'added_tokens':[{'id':2,'content':'<x>','special':true},"
+                     "{'id':3,'content':'<y>','special':false}],'decoder':null,"
+                     "'model':{'merges':[],'vocab':{'a':0,'b':1}}}",
+                     &err) != STATUS_OK)
+        fail_msg("%s", err.message);
+    assert_true(tokenizer_is_added(tokenizer, 2) && tokenizer_is_added(tokenizer, 3));
+    assert_false(tokenizer_is_added(tokenizer, 1) || tokenizer_is_added(tokenizer, 9));
+    static const int32_t ids[] = {0, 2, 3, 2, 1, 2, 0, 0};
+    static const char *const texts[] = {"a <x> <y> <x> b <x> a a", "a <x><y><x> b <x> a a"};
+    for (int joins = 0; joins < 2; joins++) {
+        struct detokenizer *detokenizer = detokenizer_create(tokenizer, NULL, 0, false);
+        struct buf out = {0};
+        if (joins)
+            detokenizer_join_added_tokens(detokenizer);
+        for (size_t i = 0; i < ARRAY_LEN(ids); i++)
+            detokenizer_step(detokenizer, ids[i], &out);
+        if (!str_eq_c(buf_str(&out), texts[joins]))
+            fail_msg("'" STR_FORMAT "' is not '%s'", STR_ARG(buf_str(&out)), texts[joins]);
+        buf_deinit(&out);
+        detokenizer_destroy(detokenizer);
+    }
+    tokenizer_destroy(tokenizer);
+}
+
 static void prompt_that_ends_inside_a_character_does_not_leak(void **state)
 {
     (void)state;
@@ -275,6 +306,7 @@ int main(void)
         cmocka_unit_test(incomplete_character_comes_out_at_the_end),
         cmocka_unit_test(blank_is_stripped_at_the_start_of_text_only),
         cmocka_unit_test(special_and_unknown_ids_add_nothing),
+        cmocka_unit_test(added_tokens_are_joined_when_that_is_asked_for),
         cmocka_unit_test(prompt_that_ends_inside_a_character_does_not_leak),
         cmocka_unit_test(every_cut_between_prompt_and_output_gives_the_rest),
         cmocka_unit_test(pieces_of_random_ids_add_up_to_the_decoded_text),

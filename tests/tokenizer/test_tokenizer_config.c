@@ -1,5 +1,6 @@
 #include "cmocka_setup.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -18,8 +19,14 @@ static int setup(void **state)
     return mkdtemp(folder->path) ? 0 : -1;
 }
 
-static const char *const file_names[] = {"tokenizer_config.json", "special_tokens_map.json",
-                                         "chat_template.jinja", "tokenizer.json"};
+static const char *const file_names[] = {"tokenizer_config.json",
+                                         "special_tokens_map.json",
+                                         "chat_template.jinja",
+                                         "chat_template.json",
+                                         "additional_chat_templates/tool_use.jinja",
+                                         "additional_chat_templates/rag.jinja",
+                                         "additional_chat_templates/notes.txt",
+                                         "tokenizer.json"};
 
 static int teardown(void **state)
 {
@@ -29,6 +36,9 @@ static int teardown(void **state)
         snprintf(path, sizeof(path), "%s/%s", folder->path, file_names[i]);
         unlink(path);
     }
+    char path[128];
+    snprintf(path, sizeof(path), "%s/additional_chat_templates", folder->path);
+    rmdir(path);
     rmdir(folder->path);
     free(folder);
     return 0;
@@ -126,6 +136,43 @@ static void listed_templates_are_found_by_name(void **state)
     tokenizer_config_deinit(&config);
 }
 
+static void templates_in_files_win_and_have_the_names_of_their_files(void **state)
+{
+    struct folder *folder = *state;
+    struct tokenizer_config config;
+    write_file(folder, "tokenizer_config.json",
+               "{\"chat_template\":[{\"name\":\"default\",\"template\":\"D\"},"
+               "{\"name\":\"old\",\"template\":\"O\"}]}");
+    write_file(folder, "chat_template.json", "{\"other\":1,\"chat_template\":\"J\"}");
+    load(&config, folder->path);
+    assert_true(str_eq_c(config.chat_template, "J"));
+    assert_int_equal(config.num_named_chat_templates, 0);
+    tokenizer_config_deinit(&config);
+
+    char path[128];
+    snprintf(path, sizeof(path), "%s/additional_chat_templates", folder->path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    write_file(folder, "chat_template.jinja", "F");
+    write_file(folder, "additional_chat_templates/tool_use.jinja", "T");
+    write_file(folder, "additional_chat_templates/rag.jinja", "R");
+    write_file(folder, "additional_chat_templates/notes.txt", "no template");
+    load(&config, folder->path);
+    assert_true(str_eq_c(config.chat_template, "F"));
+    assert_int_equal(config.num_named_chat_templates, 3);
+    static const char *const EXPECTED[][2] = {
+        {"default", "F"}, {"tool_use", "T"}, {"rag", "R"}, {"old", "F"}, {"notes", "F"}};
+    for (size_t i = 0; i < ARRAY_LEN(EXPECTED); i++)
+        assert_true(
+            str_eq_c(tokenizer_config_template(&config, str_from(EXPECTED[i][0])), EXPECTED[i][1]));
+    tokenizer_config_deinit(&config);
+
+    write_file(folder, "chat_template.json", "{\"chat_template\":5}");
+    struct error err = {0};
+    assert_int_not_equal(tokenizer_config_load(&config, folder->path, &err), STATUS_OK);
+    assert_non_null(strstr(err.message, "chat_template.json"));
+    tokenizer_config_deinit(&config);
+}
+
 static void malformed_files_are_refused_by_name(void **state)
 {
     struct folder *folder = *state;
@@ -175,6 +222,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(tokens_are_strings_or_objects, setup, teardown),
         cmocka_unit_test_setup_teardown(template_file_wins_over_the_config, setup, teardown),
         cmocka_unit_test_setup_teardown(listed_templates_are_found_by_name, setup, teardown),
+        cmocka_unit_test_setup_teardown(templates_in_files_win_and_have_the_names_of_their_files,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(malformed_files_are_refused_by_name, setup, teardown),
         cmocka_unit_test(demo_model_names_its_end),
     };
