@@ -1,6 +1,7 @@
 // Parts of JSON that chat and completion answers share.
 #include "api_server/generation.h"
 #include "api_server/logprobs.h"
+#include "api_server/request_timings.h"
 #include "base/memory.h"
 
 static const char *const finish_names[] = {
@@ -110,4 +111,55 @@ void answer_write_prompt_logprobs(struct buf *out, const struct choice *choice)
     struct logprob_format format = answer_logprob_format(g);
     logprobs_write_prompt(out, &format, choice->prompt->ids, choice->prompt->num_ids,
                           &choice->out.prompt_logprobs);
+}
+
+void answer_begin(struct buf *out, const struct generation *g, const char *object)
+{
+    buf_append_c(out, "{\"id\":");
+    buf_append_json_string(out, str_from(g->id));
+    buf_printf(out, ",\"object\":\"%s\",\"created\":%lld,\"model\":", object,
+               (long long)g->created);
+    buf_append_json_string(out, str_from(g->model));
+}
+
+void answer_write_choices(struct buf *out, struct generation *g,
+                          void (*write_choice)(struct buf *out, struct choice *choice))
+{
+    buf_append_c(out, ",\"choices\":[");
+    for (int32_t i = 0; i < g->num_choices; i++) {
+        if (i > 0)
+            buf_append_char(out, ',');
+        write_choice(out, &g->choices[i]);
+    }
+    buf_append_c(out, "],\"service_tier\":null,\"system_fingerprint\":");
+    buf_append_json_string(out, str_from(g->server->facts.system_fingerprint));
+    buf_append_c(out, ",\"usage\":");
+    answer_write_usage(out, g, NULL, true);
+}
+
+void answer_end(struct buf *out, const struct generation *g)
+{
+    buf_append_c(out, ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":");
+    request_timings_write(out, g);
+    buf_append_char(out, '}');
+}
+
+void answer_write_running_usage(struct buf *out, const struct choice *c)
+{
+    if (!c->generation->fields->continuous_usage)
+        return;
+    buf_append_c(out, ",\"usage\":");
+    answer_write_usage(out, c->generation, c, false);
+}
+
+void answer_end_chunk(struct buf *out, const struct choice *c, bool is_finish)
+{
+    const struct generation *g = c->generation;
+    buf_append_c(out, "}]");
+    answer_write_running_usage(out, c);
+    if (is_finish && !g->fields->include_usage) {
+        buf_append_c(out, ",\"system_fingerprint\":");
+        buf_append_json_string(out, str_from(g->server->facts.system_fingerprint));
+    }
+    buf_append_c(out, "}\n\n");
 }

@@ -7,12 +7,10 @@
 
 #include "api_server/constraint_conflicts.h"
 #include "api_server/debug_requests.h"
-#include "api_server/request_timings.h"
 #include "api_server/response_events.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "base/utf8.h"
 
 enum {
     INLINE_BODY_BYTES = 16 * 1024, // longer bodies go to the pool
@@ -69,69 +67,10 @@ static void abort_choices(struct generation *g)
     engine_client_flush(g->server->engine);
 }
 
-// ---- counting ----
-
-static double seconds(int64_t from_ns, int64_t to_ns)
-{
-    return from_ns > 0 && to_ns > from_ns ? (double)(to_ns - from_ns) / 1e9 : 0;
-}
-
-static void count_output(struct choice *c, const struct engine_core_output *o, int64_t timestamp)
-{
-    struct metrics *m = &c->generation->server->metrics;
-    c->queued_ns = o->queued_ns ? o->queued_ns : c->queued_ns;
-    c->scheduled_ns = o->scheduled_ns ? o->scheduled_ns : c->scheduled_ns;
-    c->first_token_ns = o->first_token_ns ? o->first_token_ns : c->first_token_ns;
-    c->last_token_ns = o->last_token_ns ? o->last_token_ns : c->last_token_ns;
-    if (o->num_new_tokens == 0 && o->num_pooled == 0)
-        return;
-    metrics_count(m, METRIC_GENERATION_TOKENS, o->num_new_tokens);
-    if (c->last_timestamp_ns == 0) {
-        int32_t cached = min_i32(max_i32(o->num_cached_tokens, 0), c->prompt->num_ids);
-        metrics_observe(m, METRIC_TIME_TO_FIRST_TOKEN,
-                        seconds(c->generation->arrival_ns, clock_monotonic_ns()));
-        metrics_count(m, METRIC_PROMPT_TOKENS, c->prompt->num_ids);
-        metrics_count(m, METRIC_PROMPT_TOKENS_CACHED, cached);
-        metrics_count(m, METRIC_PROMPT_TOKENS_COMPUTED, c->prompt->num_ids - cached);
-    } else {
-        metrics_observe(m, METRIC_INTER_TOKEN_LATENCY, seconds(c->last_timestamp_ns, timestamp));
-    }
-    c->last_timestamp_ns = timestamp;
-}
-
-static void count_finish(struct choice *c)
-{
-    struct metrics *m = &c->generation->server->metrics;
-    const struct output_processor *p = &c->out;
-    int32_t generated = p->engine.core.num_output_tokens;
-    int32_t cached = min_i32(max_i32(p->num_cached_tokens, 0), c->prompt->num_ids);
-    struct request_timings timings = request_timings_of(c);
-    request_timings_log(c);
-    metrics_success(m, p->finish_reason);
-    metrics_observe(m, METRIC_E2E_LATENCY,
-                    seconds(c->generation->arrival_ns, clock_monotonic_ns()));
-    metrics_observe(m, METRIC_QUEUE_TIME, timings.queue);
-    metrics_observe(m, METRIC_PREFILL_TIME, timings.prefill);
-    metrics_observe(m, METRIC_DECODE_TIME, timings.decode);
-    metrics_observe(m, METRIC_INFERENCE_TIME, seconds(c->scheduled_ns, c->last_token_ns));
-    metrics_observe(m, METRIC_TIME_PER_OUTPUT_TOKEN, timings.mean_itl);
-    metrics_observe(m, METRIC_REQUEST_PROMPT_TOKENS, c->prompt->num_ids);
-    metrics_observe(m, METRIC_REQUEST_GENERATION_TOKENS, generated);
-    if (!c->generation->kind->pools)
-        metrics_observe(m, METRIC_PARAMS_MAX_TOKENS, c->prompt->sampling.max_tokens);
-    metrics_observe(m, METRIC_PREFILL_KV_COMPUTED_TOKENS, c->prompt->num_ids - cached);
-    c->prompt->max_generated = max_i32(c->prompt->max_generated, generated);
-    if (--c->prompt->num_unfinished == 0) {
-        metrics_observe(m, METRIC_MAX_NUM_GENERATION_TOKENS, c->prompt->max_generated);
-        metrics_observe(m, METRIC_PARAMS_N,
-                        (double)c->generation->num_choices / c->generation->num_prompts);
-    }
-}
-
 static void choice_finished(struct choice *c)
 {
     leave_queue(c);
-    count_finish(c);
+    generation_count_finish(c);
     c->generation->num_unfinished--;
 }
 
@@ -289,7 +228,7 @@ static void on_output(struct engine_request *request, const struct engine_core_o
     struct choice *c = choice_of(request);
     struct generation *g = c->generation;
     arena_reset(&g->server->scratch_arena);
-    count_output(c, o, timestamp_ns);
+    generation_count_output(c, o, timestamp_ns);
     keep_vector(c, o);
     if (o->num_new_tokens > 0)
         leave_queue(c);
@@ -315,98 +254,6 @@ static void on_output(struct engine_request *request, const struct engine_core_o
 }
 
 // ---- starting ----
-
-// The client hears when so many prompt tokens and requests less are to be expected.
-static enum status refuse_for_now(const struct generation *g, struct api_error *err,
-                                  int64_t num_prompt_tokens, int64_t num_requests)
-{
-    const struct progress_sample now = api_server_progress(g->server);
-    err->retry_after_s =
-        retry_after_seconds(&g->server->retry_after, &now, num_prompt_tokens, num_requests);
-    return STATUS_UNAVAILABLE;
-}
-
-/** What all API servers of the host have taken in: they share the limits. Two that look at the same
- *  moment may both let one in. */
-static void count_load(const struct api_server *server, int32_t *unfinished, int64_t *queued_tokens)
-{
-    *unfinished = 0;
-    *queued_tokens = 0;
-    for (int32_t i = 0; i < server->page->num_api_servers; i++) {
-        const struct front_page *front = &server->page->fronts[i];
-        *unfinished += atomic_load(&front->num_unfinished);
-        *queued_tokens += atomic_load(&front->num_queued_prompt_tokens);
-    }
-}
-
-static enum status admit(struct generation *g, int64_t num_choices, struct api_error *err)
-{
-    const struct serve_options *o = g->server->options;
-    if (!api_server_accepts(g->server, err))
-        return STATUS_UNAVAILABLE;
-    int32_t unfinished;
-    int64_t queued;
-    count_load(g->server, &unfinished, &queued);
-    int64_t excess = unfinished + num_choices - o->max_num_queued_reqs;
-    if (o->max_num_queued_reqs >= 0 && excess > 0) {
-        api_error_set(err, API_ERROR_OVERLOADED,
-                      "The server is busy: %d requests are unfinished and the limit is %d. "
-                      "Please try again later.",
-                      unfinished, o->max_num_queued_reqs);
-        return refuse_for_now(g, err, 0, min_i64(excess, unfinished));
-    }
-    if (o->max_num_queued_tokens >= 0 && queued >= o->max_num_queued_tokens) {
-        api_error_set(err, API_ERROR_OVERLOADED,
-                      "The prefill backlog is too large: %" PRId64
-                      " prompt tokens wait and the limit is %" PRId64 ". Please try again later.",
-                      queued, o->max_num_queued_tokens);
-        return refuse_for_now(g, err, min_i64(queued - o->max_num_queued_tokens + 1, queued), 0);
-    }
-    return STATUS_OK;
-}
-
-/** The length that --max-log-len leaves of a prompt. */
-static struct str log_cut(const struct serve_options *o, struct str text)
-{
-    text = str_slice(text, 0, o->max_log_len >= 0 ? (size_t)o->max_log_len : 4096);
-    text.len = utf8_complete_prefix(text);
-    return text;
-}
-
-static void log_request(const struct generation *g)
-{
-    const struct serve_options *o = g->server->options;
-    if (!o->enable_log_requests)
-        return;
-    for (int32_t i = 0; i < g->num_prompts; i++) {
-        const struct prompt *p = &g->prompts[i];
-        const struct sampling_params *s = &p->sampling;
-        if (g->kind->pools)
-            log_info("Received request %s: params: PoolingParams(task='embed', dimensions=%d, "
-                     "use_activation=%s), num_prompt_tokens: %d, lora_request: None.",
-                     g->id, (int)g->pooling.dimensions,
-                     g->pooling.use_activation ? "True" : "False", (int)p->num_ids);
-        else
-            log_info("Received request %s: params: SamplingParams(n=%d, presence_penalty=%g, "
-                     "frequency_penalty=%g, repetition_penalty=%g, temperature=%g, top_p=%g, "
-                     "top_k=%d, min_p=%g, seed=%" PRIu64 ", max_tokens=%d, min_tokens=%d, "
-                     "ignore_eos=%s, num_stop=%d, num_stop_token_ids=%d, logprobs=%d, "
-                     "prompt_logprobs=%d), num_prompt_tokens: %d, lora_request: None.",
-                     g->id, (int)g->fields->sampling.n, s->presence_penalty, s->frequency_penalty,
-                     s->repetition_penalty, s->temperature, s->top_p, s->top_k, s->min_p, s->seed,
-                     s->max_tokens, s->min_tokens, s->eos_token_id < 0 ? "True" : "False",
-                     g->fields->sampling.num_stop, s->num_stop_token_ids, s->num_logprobs,
-                     s->num_prompt_logprobs, p->num_ids);
-        if (log_get_level() > LOG_LEVEL_DEBUG)
-            continue;
-        struct arena *arena = &g->server->scratch_arena;
-        struct arena_mark mark = arena_mark(arena);
-        struct str text =
-            tokenizer_decode(g->server->facts.tokenizer, p->ids, p->num_ids, false, arena);
-        log_debug("Request %s details: prompt: '" STR_FORMAT "'", g->id, STR_ARG(log_cut(o, text)));
-        arena_release(arena, mark);
-    }
-}
 
 static void start_choice(struct generation *g, struct prompt *p, int32_t index, int32_t of_prompt)
 {
@@ -483,7 +330,7 @@ static void run(struct generation *g)
     g->created = clock_wall_ns() / 1000000000;
     const struct sampling_fields *s = &g->fields->sampling;
     g->stops = stop_matcher_make(s->stop, s->num_stop, g->fields->include_stop_str_in_output);
-    log_request(g);
+    generation_log(g);
     for (int32_t p = 0; p < g->num_prompts; p++) {
         g->prompts[p].num_unfinished = n;
         for (int32_t i = 0; i < n; i++)
@@ -516,7 +363,7 @@ static void start(struct generation *g)
         return;
     }
     if (status == STATUS_OK)
-        status = admit(g, g->fields->sampling.n * g->num_prompts, err);
+        status = generation_admit(g, g->fields->sampling.n * g->num_prompts, err);
     if (status != STATUS_OK) {
         fail(g, err);
         return;

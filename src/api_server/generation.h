@@ -145,8 +145,35 @@ enum status generation_prepare(struct generation *g);
 /** Renders g->chat into one prompt; for every endpoint that is a chat. Any thread. */
 enum status chat_make_prompts(struct generation *g, struct api_error *err);
 
+// ---- between the files of a generation ----
+
+/** Whether so many choices may go to the engine now. Errors: UNAVAILABLE, with when to come again.
+ */
+enum status generation_admit(struct generation *g, int64_t num_choices, struct api_error *err);
+
+/** The lines of --enable-log-requests. */
+void generation_log(const struct generation *g);
+
+/** Counts what a step did for a choice, before it is taken in. */
+void generation_count_output(struct choice *choice, const struct engine_core_output *output,
+                             int64_t timestamp);
+
+/** Counts a choice that has ended, once. */
+void generation_count_finish(struct choice *choice);
+
 // ---- parts that answers share (answer.c) ----
 
+/** {"id":...,"object":...,"created":...,"model":... */
+void answer_begin(struct buf *out, const struct generation *g, const char *object);
+/** ,"choices":[...] up to and with the usage. */
+void answer_write_choices(struct buf *out, struct generation *g,
+                          void (*write_choice)(struct buf *out, struct choice *choice));
+/** What stands behind everything else, and the end of the object. */
+void answer_end(struct buf *out, const struct generation *g);
+/** The running total of a choice, where it was asked for. */
+void answer_write_running_usage(struct buf *out, const struct choice *choice);
+/** From the end of a chunk's choice to that of its event. */
+void answer_end_chunk(struct buf *out, const struct choice *choice, bool is_finish);
 /** "stop", "length" ... or null, as JSON. */
 void answer_write_finish_reason(struct buf *out, const struct choice *choice);
 /** The stop string, the stop token's id, or null. */

@@ -2,7 +2,6 @@
 #include "api_server/chat_render.h"
 #include "api_server/generation.h"
 #include "api_server/logprobs.h"
-#include "api_server/request_timings.h"
 #include "api_server/serving.h"
 
 static enum status parse(struct generation *g, struct api_error *err)
@@ -54,14 +53,6 @@ static void write_logprobs(struct buf *out, const struct choice *c, int32_t firs
     logprobs_write_chat(out, &format, &range, c->prompt->sampling.num_logprobs);
 }
 
-static void write_running_usage(struct buf *out, const struct choice *c)
-{
-    if (!c->generation->fields->continuous_usage)
-        return;
-    buf_append_c(out, ",\"usage\":");
-    answer_write_usage(out, c->generation, c, false);
-}
-
 /** "choices":[{"index":I,"delta":{ */
 static void begin_delta(struct buf *out, const struct choice *c)
 {
@@ -81,7 +72,7 @@ static void write_role_chunk(struct buf *out, struct choice *c)
     if (g->fields->continuous_usage) { // nothing is counted before the first content
         int32_t taken = c->out.taken_tokens;
         c->out.taken_tokens = 0;
-        write_running_usage(out, c);
+        answer_write_running_usage(out, c);
         c->out.taken_tokens = taken;
     }
     buf_append_char(out, ',');
@@ -100,6 +91,7 @@ static void write_role_chunk(struct buf *out, struct choice *c)
 static void write_chunk(struct generation *g, struct choice *c, const struct output_delta *delta,
                         struct buf *out)
 {
+    (void)g;
     if (!c->has_role_chunk)
         write_role_chunk(out, c);
     if (delta->text.len == 0 && delta->num_tokens == 0 && !delta->is_finish)
@@ -117,13 +109,7 @@ static void write_chunk(struct generation *g, struct choice *c, const struct out
     }
     buf_append_c(out, ",\"token_ids\":");
     answer_write_token_ids(out, c, delta->first_token, delta->first_token + delta->num_tokens);
-    buf_append_c(out, "}]");
-    write_running_usage(out, c);
-    if (delta->is_finish && !g->fields->include_usage) {
-        buf_append_c(out, ",\"system_fingerprint\":");
-        buf_append_json_string(out, str_from(g->server->facts.system_fingerprint));
-    }
-    buf_append_c(out, "}\n\n");
+    answer_end_chunk(out, c, delta->is_finish);
 }
 
 static void write_choice(struct buf *out, struct choice *c)
@@ -158,29 +144,13 @@ static void write_choice(struct buf *out, struct choice *c)
 
 static void write_answer(struct generation *g, struct buf *out)
 {
-    buf_append_c(out, "{\"id\":");
-    buf_append_json_string(out, str_from(g->id));
-    buf_append_c(out, ",\"object\":\"chat.completion\",\"created\":");
-    buf_append_int(out, g->created);
-    buf_append_c(out, ",\"model\":");
-    buf_append_json_string(out, str_from(g->model));
-    buf_append_c(out, ",\"choices\":[");
-    for (int32_t i = 0; i < g->num_choices; i++) {
-        if (i > 0)
-            buf_append_char(out, ',');
-        write_choice(out, &g->choices[i]);
-    }
-    buf_append_c(out, "],\"service_tier\":null,\"system_fingerprint\":");
-    buf_append_json_string(out, str_from(g->server->facts.system_fingerprint));
-    buf_append_c(out, ",\"usage\":");
-    answer_write_usage(out, g, NULL, true);
+    answer_begin(out, g, "chat.completion");
+    answer_write_choices(out, g, write_choice);
     buf_append_c(out, ",\"prompt_logprobs\":");
     answer_write_prompt_logprobs(out, &g->choices[0]);
     buf_append_char(out, ',');
     write_prompt_fields(out, g);
-    buf_append_c(out, ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":");
-    request_timings_write(out, g);
-    buf_append_char(out, '}');
+    answer_end(out, g);
 }
 
 static const struct generation_kind chat_kind = {

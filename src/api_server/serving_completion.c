@@ -1,7 +1,6 @@
 // POST /v1/completions.
 #include "api_server/generation.h"
 #include "api_server/logprobs.h"
-#include "api_server/request_timings.h"
 #include "api_server/serving.h"
 
 static enum status parse(struct generation *g, struct api_error *err)
@@ -83,16 +82,7 @@ static void write_chunk(struct generation *g, struct choice *c, const struct out
     write_prompt_ids(out, c, is_first);
     buf_append_c(out, ",\"token_ids\":");
     answer_write_token_ids(out, c, delta->first_token, delta->first_token + delta->num_tokens);
-    buf_append_c(out, "}]");
-    if (g->fields->continuous_usage) {
-        buf_append_c(out, ",\"usage\":");
-        answer_write_usage(out, g, c, false);
-    }
-    if (delta->is_finish && !g->fields->include_usage) {
-        buf_append_c(out, ",\"system_fingerprint\":");
-        buf_append_json_string(out, str_from(g->server->facts.system_fingerprint));
-    }
-    buf_append_c(out, "}\n\n");
+    answer_end_chunk(out, c, delta->is_finish);
 }
 
 static void write_choice(struct buf *out, struct choice *c)
@@ -119,25 +109,9 @@ static void write_choice(struct buf *out, struct choice *c)
 
 static void write_answer(struct generation *g, struct buf *out)
 {
-    buf_append_c(out, "{\"id\":");
-    buf_append_json_string(out, str_from(g->id));
-    buf_append_c(out, ",\"object\":\"text_completion\",\"created\":");
-    buf_append_int(out, g->created);
-    buf_append_c(out, ",\"model\":");
-    buf_append_json_string(out, str_from(g->model));
-    buf_append_c(out, ",\"choices\":[");
-    for (int32_t i = 0; i < g->num_choices; i++) {
-        if (i > 0)
-            buf_append_char(out, ',');
-        write_choice(out, &g->choices[i]);
-    }
-    buf_append_c(out, "],\"service_tier\":null,\"system_fingerprint\":");
-    buf_append_json_string(out, str_from(g->server->facts.system_fingerprint));
-    buf_append_c(out, ",\"usage\":");
-    answer_write_usage(out, g, NULL, true);
-    buf_append_c(out, ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":");
-    request_timings_write(out, g);
-    buf_append_char(out, '}');
+    answer_begin(out, g, "text_completion");
+    answer_write_choices(out, g, write_choice);
+    answer_end(out, g);
 }
 
 static const struct generation_kind completion_kind = {

@@ -19,24 +19,24 @@ static int setup(void **state)
     return mkdtemp(folder->path) ? 0 : -1;
 }
 
-static const char *const file_names[] = {"tokenizer_config.json",
-                                         "special_tokens_map.json",
-                                         "chat_template.jinja",
-                                         "chat_template.json",
-                                         "additional_chat_templates/tool_use.jinja",
-                                         "additional_chat_templates/rag.jinja",
-                                         "additional_chat_templates/notes.txt",
-                                         "tokenizer.json"};
+static const char *const file_names[] = {"tokenizer_config.json", "special_tokens_map.json",
+                                         "chat_template.jinja", "tokenizer.json"};
+static const char *const more_file_names[] = {
+    "chat_template.json", "additional_chat_templates/tool_use.jinja",
+    "additional_chat_templates/rag.jinja", "additional_chat_templates/notes.txt"};
 
 static int teardown(void **state)
 {
     struct folder *folder = *state;
+    char path[128];
     for (size_t i = 0; i < ARRAY_LEN(file_names); i++) {
-        char path[128];
         snprintf(path, sizeof(path), "%s/%s", folder->path, file_names[i]);
         unlink(path);
     }
-    char path[128];
+    for (size_t i = 0; i < ARRAY_LEN(more_file_names); i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder->path, more_file_names[i]);
+        unlink(path);
+    }
     snprintf(path, sizeof(path), "%s/additional_chat_templates", folder->path);
     rmdir(path);
     rmdir(folder->path);
