@@ -212,7 +212,8 @@ static void a_gpu_that_is_told_so_keeps_requests_independent(void **state)
         print_message("no GPU, or no driver, on this machine\n");
         skip();
     }
-    static const char *const MODELS[] = {"llama", "mistral", "qwen2_sliding", "qwen3_tied"};
+    static const char *const MODELS[] = {"llama",  "mistral",     "qwen2_sliding", "qwen3_tied",
+                                         "gemma2", "gemma3_text", "olmo2",         "qwen3_moe"};
     for (size_t i = 0; i < 2 * ARRAY_LEN(MODELS); i++) {
         struct serve_options options = model_options(MODELS[i / 2], i % 2 ? "fp8" : "auto");
         options.target_device = "cuda";
