@@ -29,6 +29,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int32_t i = 0; i < config.num_eos_token_ids; i++)
         CHECK(config.eos_token_ids[i] >= 0 && config.eos_token_ids[i] < config.vocab_size);
     CHECK(windows >= 0);
+    CHECK(!config.has_sliding_rope || config.sliding_rope.theta >= 1);
+    int32_t *list = NULL, count = 0;
+    if (hf_config_get_ints(&config, "mlp_only_layers", 0, 99, &list, &count, &err) == STATUS_OK) {
+        for (int32_t i = 0; i < count; i++)
+            CHECK(list[i] >= 0 && list[i] <= 99);
+    }
+    free(list);
+    CHECK(!hf_config_is_null(&config, "no.such.key"));
     model_config_deinit(&config);
     return 0;
 }
