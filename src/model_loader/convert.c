@@ -76,15 +76,22 @@ static void fill_from_levels(char *dst, const char *levels, size_t size, uint64_
     }
 }
 
-void dummy_values(void *dst, enum dtype dtype, size_t count, struct str name)
+struct dummy_source dummy_source(enum dtype dtype, struct str name)
 {
     bool is_norm = str_ends_with(name, STR("norm.weight"));
-    char levels[256 * sizeof(float)];
+    struct dummy_source source = {.key = str_hash(name)};
     for (int i = 0; i < 256; i++) {
         float value = ((float)i - 127.5f) / (128 * 32);
-        (void)store_value(levels, dtype, (size_t)i, is_norm ? 1.0f : value);
+        (void)store_value(source.levels, dtype, (size_t)i, is_norm ? 1.0f : value);
     }
-    uint64_t key = str_hash(name);
+    return source;
+}
+
+void dummy_values(void *dst, enum dtype dtype, size_t count, struct str name)
+{
+    const struct dummy_source source = dummy_source(dtype, name);
+    const char *levels = source.levels;
+    uint64_t key = source.key;
     int64_t num_blocks = (int64_t)((count + BLOCK - 1) / BLOCK);
 #pragma omp parallel for if (num_blocks > 1)
     for (int64_t block = 0; block < num_blocks; block++) {

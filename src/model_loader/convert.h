@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/dtype.h"
 #include "base/str.h"
@@ -19,3 +20,11 @@ NODISCARD bool convert_values(void *dst, enum dtype dst_dtype, const void *src,
  * that activations stay in a natural range.
  */
 void dummy_values(void *dst, enum dtype dtype, size_t count, struct str name);
+
+/** What they are made from: element i of eight that begin at a multiple of eight, e, is the level
+ *  that byte i of mix(key + e) picks. */
+struct dummy_source {
+    uint64_t key;
+    char levels[256 * sizeof(float)]; // as elements of the dtype
+};
+struct dummy_source dummy_source(enum dtype dtype, struct str name);

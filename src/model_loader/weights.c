@@ -69,7 +69,8 @@ enum status weights_keep_on_device(struct weight_store *store, const void *value
         return error_set(err, STATUS_OUT_OF_MEMORY,
                          "%zu bytes of device memory for weights were refused", size_bytes);
     weights_keep_allocation(store, *out, true);
-    dev->ops.copy_in(dev, *out, values, size_bytes);
+    if (values)
+        dev->ops.copy_in(dev, *out, values, size_bytes);
     return STATUS_OK;
 }
 
@@ -430,6 +431,35 @@ static enum status load_bias(const struct weights *w, const struct weights_part 
     return STATUS_OK;
 }
 
+/** Whether the device makes dummy values itself: copying as many takes longer. */
+static bool makes_up(const struct weight_store *store, enum dtype dtype)
+{
+    return store->options.is_dummy && store->options.mode == WEIGHTS_LOAD &&
+           store->dev->ops.make_up && dtype_size(dtype) == sizeof(uint16_t);
+}
+
+/** The values of one or more parameters in a row, in device memory. */
+static void make_up(const struct weight_store *store, void *dst, const struct source *sources,
+                    size_t num_sources, enum dtype dtype)
+{
+    char *end = dst;
+    for (size_t i = 0; i < num_sources; i++) {
+        const struct dummy_source from = dummy_source(dtype, str_from(sources[i].name.text));
+        store->dev->ops.make_up(store->dev, end, from.levels, from.key, sources[i].count);
+        end += sources[i].count * dtype_size(dtype);
+    }
+}
+
+/** Whether each parameter but the first begins where whole groups of values can be written. */
+static bool is_aligned(const struct source *sources, size_t num_sources)
+{
+    for (size_t i = 0; i + 1 < num_sources; i++) {
+        if (sources[i].count % 8 != 0)
+            return false;
+    }
+    return true;
+}
+
 enum status weights_matrix(const struct weights *w, const struct weights_part *parts,
                            size_t num_parts, int64_t in_features, bool has_bias, struct weight *out,
                            struct error *err)
@@ -447,13 +477,18 @@ enum status weights_matrix(const struct weights *w, const struct weights_part *p
         .form = weights_form_of(dtype), .out_features = out_features, .in_features = in_features};
     if (has_bias)
         TRY(load_bias(w, parts, num_parts, out_features, &out->bias, err));
-    void *copy;
+    int64_t size_bytes = out_features * in_features * (int64_t)dtype_size(dtype);
+    void *copy = NULL;
+    if (makes_up(w->store, dtype) && is_aligned(sources, num_parts)) {
+        TRY(prepare(w->store, weights_kind_of(sources[0].name.text), out, NULL, size_bytes, err));
+        make_up(w->store, (void *)(uintptr_t)out->data, sources, num_parts, dtype);
+        return STATUS_OK;
+    }
     enum status status = weights_join_sources(w, sources, num_parts, dtype, &out->data, &copy, err);
     if (status != STATUS_OK) {
         free(copy);
         return status;
     }
-    int64_t size_bytes = out_features * in_features * (int64_t)dtype_size(dtype);
     return prepare(w->store, weights_kind_of(sources[0].name.text), out, copy, size_bytes, err);
 }
 
@@ -463,10 +498,18 @@ enum status weights_table(const struct weights *w, const char *name, int64_t row
     struct source source;
     TRY(weights_find_source(w, weights_full_name(w, name, ""), rows, cols, &source, err));
     enum dtype dtype = weights_kept_dtype(w->store, &source);
+    int64_t size_bytes = rows * cols * (int64_t)dtype_size(dtype);
+    if (makes_up(w->store, dtype)) {
+        void *table;
+        weights_count_bytes(w->store, weights_kind_of(source.name.text), size_bytes, 0);
+        TRY(weights_keep_on_device(w->store, NULL, (size_t)size_bytes, &table, err));
+        make_up(w->store, table, &source, 1, dtype);
+        *out = tensor_2d(table, dtype, rows, cols);
+        return STATUS_OK;
+    }
     const void *data;
     void *copy;
     enum status status = weights_join_sources(w, &source, 1, dtype, &data, &copy, err);
-    int64_t size_bytes = rows * cols * (int64_t)dtype_size(dtype);
     bool is_in_place = w->store->dev->has_host_memory && is_readable_in_place(&source, dtype);
     if (w->store->options.mode == WEIGHTS_PLAN) {
         if (!w->store->dev->has_host_memory)

@@ -46,6 +46,7 @@ void weights_count_bytes(struct weight_store *store, enum weight_kind kind, int6
 /** Memory that the store gives back when it closes: the backend's, or the host's heap. */
 void weights_keep_allocation(struct weight_store *store, void *ptr, bool is_device);
 
-/** A copy of host memory on the device, kept by the store. Errors: OUT_OF_MEMORY. */
+/** A copy of host memory on the device, kept by the store; NULL: memory that is still to be filled.
+ *  Errors: OUT_OF_MEMORY. */
 NODISCARD enum status weights_keep_on_device(struct weight_store *store, const void *values,
                                              size_t size_bytes, void **out, struct error *err);

@@ -177,8 +177,16 @@ struct ops {
      */
     size_t (*prepared_weight_bytes)(const struct device *dev, const struct weight *w);
     /** Turns a weight in host memory into the form this backend multiplies fastest; in place of
-     *  `w->data` and `w->bias`. Errors: OUT_OF_MEMORY. */
+     *  `w->data` and `w->bias`. Where there is a make_up(), `w->data` may be NULL: then it takes
+     * the memory and leaves it as it is. Errors: OUT_OF_MEMORY. */
     enum status (*prepare_weight)(struct device *dev, struct weight *w, struct error *err);
+
+    /**
+     * Made-up elements of two bytes, `count` of them: of each eight that begin at element e, byte i
+     * of mix(key + e) picks element e + i out of `levels` [256] in host memory; mix() is
+     * splitmix64's. NULL: they are made on the host.
+     */
+    void (*make_up)(struct device *dev, void *dst, const void *levels, uint64_t key, size_t count);
 
     /** out[i] = table[ids[i]] * scale; out: [num_tokens, hidden], table: [vocab, hidden]
      *  f32/f16/bf16. */

@@ -30,8 +30,9 @@ static enum status cuda_prepare_weight(struct device *dev, struct weight *w, str
     if (!memory)
         return error_set(err, STATUS_OUT_OF_MEMORY,
                          "%zu bytes of GPU memory for a weight were refused", size_bytes);
-    dev->ops.copy_in(dev, memory, w->data,
-                     (size_t)w->out_features * (size_t)w->in_features * sizeof(uint16_t));
+    if (w->data)
+        dev->ops.copy_in(dev, memory, w->data,
+                         (size_t)w->out_features * (size_t)w->in_features * sizeof(uint16_t));
     if (w->bias) {
         dev->ops.copy_in(dev, memory + cuda_matrix_bytes(w), w->bias,
                          (size_t)w->out_features * sizeof(float));
@@ -231,6 +232,12 @@ static void table_take_tokens(struct device *dev, int32_t *token_ids, const int3
     plain_take_tokens(cuda_backend_of(dev)->stream, token_ids, indices, drawn, num_tokens);
 }
 
+static void table_make_up(struct device *dev, void *dst, const void *levels, uint64_t key,
+                          size_t count)
+{
+    plain_make_up(cuda_backend_of(dev)->stream, dst, levels, key, count);
+}
+
 void cuda_ops_fill(struct ops *ops)
 {
     ops->prepare_weight = cuda_prepare_weight;
@@ -249,4 +256,5 @@ void cuda_ops_fill(struct ops *ops)
     ops->sample = table_sample;
     ops->sample_logprobs = table_sample_logprobs;
     ops->take_tokens = table_take_tokens;
+    ops->make_up = table_make_up;
 }

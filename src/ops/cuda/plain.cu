@@ -6,6 +6,8 @@
 
 #include "ops/cuda/plain.h"
 
+#include <string.h>
+
 using bf16 = __nv_bfloat16;
 
 static const int THREADS = 256;
@@ -260,6 +262,31 @@ static __global__ void take_tokens_kernel(int32_t *token_ids, const int32_t *ind
         token_ids[i] = max(drawn[indices[i]], 0);
 }
 
+struct levels {
+    uint16_t values[256];
+};
+
+static __global__ void make_up_kernel(uint16_t *dst, const __grid_constant__ struct levels levels,
+                                      uint64_t key, size_t count)
+{
+    size_t first = ((size_t)blockIdx.x * THREADS + threadIdx.x) * 8;
+    if (first >= count)
+        return;
+    uint64_t x = key + first + 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    x ^= x >> 31;
+    __align__(16) uint16_t picked[8];
+    for (int i = 0; i < 8; i++)
+        picked[i] = levels.values[x >> 8 * i & 0xff];
+    if (first + 8 <= count) {
+        *(uint4 *)(dst + first) = *(const uint4 *)picked;
+    } else {
+        for (size_t i = first; i < count; i++)
+            dst[i] = picked[i - first];
+    }
+}
+
 // ---- Launchers -----------------------------------------------------------------------------
 
 void plain_gather_rows(cudaStream_t stream, void *out, const void *table, const int32_t *ids,
@@ -319,4 +346,14 @@ void plain_take_tokens(cudaStream_t stream, int32_t *token_ids, const int32_t *i
 {
     unsigned num_blocks = (unsigned)((num_tokens + THREADS - 1) / THREADS);
     take_tokens_kernel<<<num_blocks, THREADS, 0, stream>>>(token_ids, indices, drawn, num_tokens);
+}
+
+void plain_make_up(cudaStream_t stream, void *dst, const void *levels, uint64_t key, size_t count)
+{
+    struct levels copy;
+    memcpy(&copy, levels, sizeof(copy));
+    size_t num_groups = (count + 7) / 8;
+    if (count > 0)
+        make_up_kernel<<<(unsigned)((num_groups + THREADS - 1) / THREADS), THREADS, 0, stream>>>(
+            (uint16_t *)dst, copy, key, count);
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "ops/cuda/kernels.h"
@@ -59,6 +60,9 @@ void plain_silu_and_mul(cudaStream_t stream, void *out, const void *gate_up, int
 /** The same with gelu, as approximated with tanh. */
 void plain_gelu_and_mul(cudaStream_t stream, void *out, const void *gate_up, int64_t rows,
                         int64_t n);
+
+/** make_up() of the operations table. dst: 16-byte aligned. */
+void plain_make_up(cudaStream_t stream, void *dst, const void *levels, uint64_t key, size_t count);
 
 /** token_ids[i] = drawn[indices[i]], or 0 where that is negative; left alone where the index is. */
 void plain_take_tokens(cudaStream_t stream, int32_t *token_ids, const int32_t *indices,
