@@ -98,6 +98,25 @@ static void take_choices(struct reading *r)
     }
 }
 
+/** [{"embedding": [0.5, ...]}] or base64. */
+static void take_data(struct reading *r)
+{
+    struct json_reader *reader = &r->reader;
+    if (!begins(reader, JSON_TOKEN_ARRAY_BEGIN))
+        return;
+    while (json_reader_next_element(reader)) {
+        if (!begins(reader, JSON_TOKEN_OBJECT_BEGIN))
+            continue;
+        for (struct str key; json_reader_next_key(reader, &key);) {
+            enum json_token token = json_reader_peek(reader);
+            r->chunk->has_embedding |=
+                str_eq_c(key, "embedding") &&
+                (token == JSON_TOKEN_ARRAY_BEGIN || token == JSON_TOKEN_STRING);
+            json_reader_skip_value(reader);
+        }
+    }
+}
+
 static void take_count(struct json_reader *reader, int64_t *count)
 {
     if (begins(reader, JSON_TOKEN_INTEGER) && reader->integer >= 0 && reader->integer <= INT32_MAX)
@@ -150,6 +169,8 @@ enum status answer_chunk_parse(struct answer_chunk *chunk, struct str json, stru
     for (struct str key; json_reader_next_key(reader, &key);) {
         if (str_eq_c(key, "choices"))
             take_choices(&r);
+        else if (str_eq_c(key, "data"))
+            take_data(&r);
         else if (str_eq_c(key, "usage"))
             take_usage(&r);
         else if (str_eq_c(key, "error"))

@@ -1,4 +1,5 @@
-// One event of a streamed answer, from any OpenAI-compatible server.
+// One event of a streamed answer, or a whole answer with embeddings, from any OpenAI-compatible
+// server.
 #pragma once
 
 #include <stdbool.h>
@@ -12,6 +13,7 @@ struct answer_chunk {
     bool has_choices; // a choices array that is not empty
     bool has_output;  // text, reasoning text or a tool call: a token arrived. A role alone is none
     bool is_finished; // a finish_reason
+    bool has_embedding;                       // a vector in data: as numbers or as base64
     int64_t prompt_tokens, completion_tokens; // of usage; -1: not said
     bool has_error;
     struct str error_message;

@@ -218,13 +218,64 @@ static enum status check_report(struct bench_options *o, struct error *err)
     return check_goodput(o, err);
 }
 
+/** A vector is made in one go: nothing is sampled, and only its whole time is known. */
+static enum status check_embeddings(struct bench_options *o, const struct bench_given *given,
+                                    struct error *err)
+{
+    const struct {
+        const char *option;
+        bool is_given;
+    } rows[] = {
+        {"--temperature", o->temperature != NULL},
+        {"--top-p", o->top_p != NULL},
+        {"--top-k", o->top_k != NULL},
+        {"--min-p", o->min_p != NULL},
+        {"--frequency-penalty", o->frequency_penalty != NULL},
+        {"--presence-penalty", o->presence_penalty != NULL},
+        {"--repetition-penalty", o->repetition_penalty != NULL},
+        {"--ignore-eos", o->ignore_eos},
+        {"--logprobs", o->logprobs >= 0},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        if (rows[i].is_given)
+            return error_set_field(err, STATUS_INVALID, rows[i].option,
+                                   "%s is for generated tokens; --backend %s generates none",
+                                   rows[i].option, o->backend_name);
+    }
+    if (given->output_len)
+        return error_set(err, STATUS_INVALID, "--%s is given, but --backend %s generates no tokens",
+                         given->output_len, o->backend_name);
+    for (int m = 0; m < NUM_METRICS; m++) {
+        if (!given->percentile_metrics)
+            o->shows[m] = m == METRIC_E2EL;
+        if (m != METRIC_E2EL && (o->shows[m] || o->goodput_ms[m] >= 0))
+            return error_set(err, STATUS_INVALID, "%s has %s; --backend %s answers whole: e2el",
+                             o->shows[m] ? "--percentile-metrics" : "--goodput", metric_names[m],
+                             o->backend_name);
+    }
+    return STATUS_OK;
+}
+
 static enum status check_server(struct bench_options *o, struct error *err)
 {
-    bool is_chat = strcmp(o->backend_name, "openai-chat") == 0;
-    o->backend = is_chat ? BENCH_BACKEND_CHAT : BENCH_BACKEND_COMPLETIONS;
-    if (!o->endpoint)
-        o->endpoint = is_chat ? "/v1/chat/completions" : "/v1/completions";
-    const char *wanted = is_chat ? "chat/completions" : "completions";
+    static const struct {
+        const char *name;
+        enum bench_backend backend;
+        const char *endpoint, *ending;
+    } backends[] = {
+        {"openai", BENCH_BACKEND_COMPLETIONS, "/v1/completions", "completions"},
+        {"vllm", BENCH_BACKEND_COMPLETIONS, "/v1/completions", "completions"},
+        {"openai-chat", BENCH_BACKEND_CHAT, "/v1/chat/completions", "chat/completions"},
+        {"openai-embeddings", BENCH_BACKEND_EMBEDDINGS, "/v1/embeddings", "embeddings"},
+    };
+    const char *wanted = "";
+    for (size_t i = 0; i < ARRAY_LEN(backends); i++) {
+        if (strcmp(backends[i].name, o->backend_name) != 0)
+            continue;
+        o->backend = backends[i].backend;
+        o->endpoint = o->endpoint ? o->endpoint : backends[i].endpoint;
+        wanted = backends[i].ending;
+    }
     struct str endpoint = str_from(o->endpoint);
     if (endpoint.ptr[0] != '/' || !str_ends_with(endpoint, str_from(wanted)) ||
         strpbrk(o->endpoint, " \r\n"))
@@ -270,7 +321,7 @@ static enum status check_sweep(struct bench_options *o, struct error *err)
 }
 
 enum status bench_options_check(struct bench_options *o, enum bench_command command,
-                                bool rate_given, struct error *err)
+                                const struct bench_given *given, struct error *err)
 {
     TRY(check_dataset(o, err));
     if (command == BENCH_LATENCY || command == BENCH_THROUGHPUT) {
@@ -284,7 +335,9 @@ enum status bench_options_check(struct bench_options *o, enum bench_command comm
     }
     TRY(check_server(o, err));
     TRY(check_sampling(o, err));
-    TRY(check_load(o, rate_given, err));
+    TRY(check_load(o, given->request_rate, err));
     TRY(check_report(o, err));
+    if (o->backend == BENCH_BACKEND_EMBEDDINGS)
+        TRY(check_embeddings(o, given, err));
     return command == BENCH_SWEEP ? check_sweep(o, err) : STATUS_OK;
 }

@@ -1,8 +1,6 @@
 // The rows. What one row cannot say (sums, pairs, lists of numbers) is checked in bench_check.c.
 #include "benchmarks/bench_options.h"
 
-#include <string.h>
-
 #include "base/memory.h"
 #include "benchmarks/bench_check.h"
 #include "config/command_line.h"
@@ -48,8 +46,9 @@ static const struct option table[] = {
            "Run code of the model's repository; none is ever run here.", .accepts = "*"),
 
     OPT(SERVER, "backend", STRING, backend_name, "openai",
-        "The interface to drive: completions (openai, vllm) or chat (openai-chat).",
-        .choices = "openai,vllm,openai-chat"),
+        "The interface to drive: completions (openai, vllm), chat (openai-chat) or embeddings of a "
+        "pooling server (openai-embeddings), whose answers come whole: e2el is their latency.",
+        .choices = "openai,vllm,openai-chat,openai-embeddings"),
     OPT(SERVER, "base-url", STRING, base_url, "None",
         "http[s]://HOST[:PORT][/PREFIX] instead of --host and --port."),
     OPT(SERVER, "insecure", FLAG, insecure, "False",
@@ -58,7 +57,8 @@ static const struct option table[] = {
     OPT(SERVER, "host", STRING, host, "127.0.0.1", "Host of the server."),
     OPT(SERVER, "port", INT, port, "8000", "Port of the server.", .range = "[1,65535]"),
     OPT(SERVER, "endpoint", STRING, endpoint, "None",
-        "Path of the requests; /v1/completions or /v1/chat/completions, by the backend."),
+        "Path of the requests; /v1/completions, /v1/chat/completions or /v1/embeddings, by the "
+        "backend."),
     OPT(SERVER, "header", LIST, headers, "None", "Further headers, KEY=VALUE."),
     OPT(SERVER, "served-model-name", STRING, served_model_name, "None",
         "The name to send as model; the model's own unless given."),
@@ -167,7 +167,7 @@ static const struct option table[] = {
         .range = "[0,1000000]"),
 
     OPT(REPORT, "percentile-metrics", COMMA_LIST, metric_names, "ttft,tpot,itl",
-        "Which of ttft, tpot, itl, e2el the report details."),
+        "Which of ttft, tpot, itl, e2el the report details; of embeddings e2el."),
     OPT(REPORT, "metric-percentiles", COMMA_LIST, percentile_texts, "99",
         "Which percentiles it shows, e.g. 50,90,99.9."),
     OPT(REPORT, "goodput", LIST, goodput_texts, "None",
@@ -276,11 +276,16 @@ enum options_outcome bench_options_parse(struct bench_options *options, enum ben
     };
     if (command_line_parse(&line, argc, argv, out, err_out, exit_status) == OPTIONS_EXIT)
         return OPTIONS_EXIT;
-    bool rate_given = false;
-    for (size_t i = 0; i < ARRAY_LEN(table); i++)
-        rate_given |= given[i] && strcmp(table[i].name, "request-rate") == 0;
+    struct bench_given facts = {0};
+    for (size_t i = 0; i < ARRAY_LEN(table); i++) {
+        struct str name = str_from(table[i].name);
+        facts.request_rate |= given[i] && str_eq_c(name, "request-rate");
+        facts.percentile_metrics |= given[i] && str_eq_c(name, "percentile-metrics");
+        if (given[i] && str_ends_with(name, STR("output-len")))
+            facts.output_len = table[i].name;
+    }
     struct error err = {0};
-    if (bench_options_check(options, command, rate_given, &err) == STATUS_OK)
+    if (bench_options_check(options, command, &facts, &err) == STATUS_OK)
         return OPTIONS_RUN;
     fprintf(err_out, "%s: error: %s\n", line.program, err.message);
     *exit_status = 2;

@@ -58,8 +58,17 @@ static void print_metric(FILE *out, enum bench_metric metric, const struct metri
     }
 }
 
+/** What there is to say only where tokens are generated. */
+static void print_output(FILE *out, const struct bench_result *r)
+{
+    print_value(out, "Output token throughput (tok/s):", r->output_throughput);
+    print_value(out, "Peak output token throughput (tok/s):", r->max_output_tokens_per_s);
+    print_value(out, "Peak concurrent requests:", r->max_concurrent_requests);
+}
+
 void bench_report_print(FILE *out, const struct bench_result *r, const struct bench_options *o)
 {
+    bool generates = o->backend != BENCH_BACKEND_EMBEDDINGS;
     print_ruler(out, " Serving Benchmark Result ", '=');
     print_count(out, "Successful requests:", r->completed);
     if (r->empty > 0)
@@ -73,13 +82,13 @@ void bench_report_print(FILE *out, const struct bench_result *r, const struct be
         print_value(out, "Request rate configured (RPS):", r->request_rate);
     print_value(out, "Benchmark duration (s):", r->duration_s);
     print_count(out, "Total input tokens:", r->total_input_tokens);
-    print_count(out, "Total generated tokens:", r->total_output_tokens);
+    if (generates)
+        print_count(out, "Total generated tokens:", r->total_output_tokens);
     print_value(out, "Request throughput (req/s):", r->request_throughput);
     if (r->request_goodput >= 0)
         print_value(out, "Request goodput (req/s):", r->request_goodput);
-    print_value(out, "Output token throughput (tok/s):", r->output_throughput);
-    print_value(out, "Peak output token throughput (tok/s):", r->max_output_tokens_per_s);
-    print_value(out, "Peak concurrent requests:", r->max_concurrent_requests);
+    if (generates)
+        print_output(out, r);
     print_value(out, "Total token throughput (tok/s):", r->total_token_throughput);
     for (int m = 0; m < NUM_METRICS; m++) {
         if (o->shows[m])
@@ -151,15 +160,26 @@ static json_t *seconds_between(int64_t from_ns, int64_t to_ns)
     return json_real((double)(to_ns - from_ns) / 1e9);
 }
 
+static json_t *failure_json(const struct request_record *r)
+{
+    const char *error = r->error                          ? r->error
+                        : r->outcome == OUTCOME_EMPTY     ? "empty answer"
+                        : r->outcome == OUTCOME_CANCELLED ? "cancelled"
+                        : r->outcome == OUTCOME_NOT_SENT  ? "not sent"
+                                                          : "";
+    json_t *why = json_string(error);
+    return why ? why : json_string("not UTF-8");
+}
+
 static void set_details(json_t *root, const struct bench_result *result,
                         const struct bench_prompt *prompts, const struct request_record *records)
 {
     json_t *input_lens = json_array(), *output_lens = json_array(), *ttfts = json_array();
     json_t *itls = json_array(), *starts = json_array(), *texts = json_array();
-    json_t *errors = json_array();
+    json_t *errors = json_array(), *e2els = json_array();
     for (int32_t i = 0; i < result->num_prompts; i++) {
         const struct request_record *r = &records[i];
-        bool is_ok = r->outcome == OUTCOME_OK;
+        bool is_ok = r->outcome == OUTCOME_OK, has_tokens = is_ok && r->num_token_ns > 0;
         json_t *gaps = json_array();
         for (int32_t t = 1; is_ok && t < r->num_token_ns; t++)
             json_array_append_new(gaps, seconds_between(r->token_ns[t - 1], r->token_ns[t]));
@@ -168,18 +188,14 @@ static void set_details(json_t *root, const struct bench_result *result,
         int64_t output_len = r->completion_tokens >= 0 ? r->completion_tokens : r->num_token_ns;
         json_array_append_new(input_lens, json_integer(input_len));
         json_array_append_new(output_lens, json_integer(is_ok ? output_len : 0));
-        json_array_append_new(ttfts,
-                              is_ok ? seconds_between(r->start_ns, r->token_ns[0]) : json_null());
+        json_array_append_new(ttfts, has_tokens ? seconds_between(r->start_ns, r->token_ns[0])
+                                                : json_null());
         json_array_append_new(itls, gaps);
         json_array_append_new(starts, json_real((double)r->start_ns / 1e9));
         json_array_append_new(texts, text ? text : json_string(""));
-        const char *error = r->error                          ? r->error
-                            : r->outcome == OUTCOME_EMPTY     ? "empty answer"
-                            : r->outcome == OUTCOME_CANCELLED ? "cancelled"
-                            : r->outcome == OUTCOME_NOT_SENT  ? "not sent"
-                                                              : "";
-        json_t *why = json_string(error);
-        json_array_append_new(errors, why ? why : json_string("not UTF-8"));
+        json_array_append_new(e2els,
+                              is_ok ? seconds_between(r->start_ns, r->last_ns) : json_null());
+        json_array_append_new(errors, failure_json(r));
     }
     json_object_set_new(root, "input_lens", input_lens);
     json_object_set_new(root, "output_lens", output_lens);
@@ -187,6 +203,7 @@ static void set_details(json_t *root, const struct bench_result *result,
     json_object_set_new(root, "itls", itls);
     json_object_set_new(root, "start_times", starts);
     json_object_set_new(root, "generated_texts", texts);
+    json_object_set_new(root, "e2els", e2els);
     json_object_set_new(root, "errors", errors);
 }
 
@@ -202,6 +219,7 @@ json_t *bench_result_json(const struct bench_result *r, const struct bench_optio
                           const struct bench_facts *facts, const struct bench_prompt *prompts,
                           const struct request_record *records)
 {
+    bool generates = o->backend != BENCH_BACKEND_EMBEDDINGS;
     json_t *root = json_object();
     char date[32];
     local_time(date, sizeof(date));
@@ -228,15 +246,19 @@ json_t *bench_result_json(const struct bench_result *r, const struct bench_optio
     json_object_set_new(root, "failed", json_integer(r->failed));
     json_object_set_new(root, "cancelled", json_integer(r->cancelled));
     json_object_set_new(root, "total_input_tokens", json_integer(r->total_input_tokens));
-    json_object_set_new(root, "total_output_tokens", json_integer(r->total_output_tokens));
+    if (generates)
+        json_object_set_new(root, "total_output_tokens", json_integer(r->total_output_tokens));
     set_real(root, "request_throughput", r->request_throughput);
     json_object_set_new(root, "request_goodput",
                         r->request_goodput >= 0 ? json_real(r->request_goodput) : json_null());
-    set_real(root, "output_throughput", r->output_throughput);
+    if (generates)
+        set_real(root, "output_throughput", r->output_throughput);
     set_real(root, "total_token_throughput", r->total_token_throughput);
-    set_real(root, "max_output_tokens_per_s", r->max_output_tokens_per_s);
-    set_real(root, "max_concurrent_requests", r->max_concurrent_requests);
-    set_real(root, "rtfx", 0);
+    if (generates) {
+        set_real(root, "max_output_tokens_per_s", r->max_output_tokens_per_s);
+        set_real(root, "max_concurrent_requests", r->max_concurrent_requests);
+        set_real(root, "rtfx", 0);
+    }
     for (int m = 0; m < NUM_METRICS; m++) {
         if (o->shows[m])
             set_metric(root, (enum bench_metric)m, &r->metrics[m], o);

@@ -57,7 +57,7 @@ static int64_t count_output(const struct request_record *record, const struct to
 {
     if (record->completion_tokens >= 0)
         return record->completion_tokens;
-    if (!tokenizer)
+    if (!tokenizer || record->num_token_ns == 0)
         return record->num_token_ns;
     struct arena arena = {0};
     int32_t num = 0;
@@ -66,17 +66,20 @@ static int64_t count_output(const struct request_record *record, const struct to
     return num;
 }
 
-/** The latencies of one request with output; TPOT is 0 for a single token. */
+/** The latencies of one request with output; TPOT is 0 for a single token. An embedding has no
+ *  tokens, so all that it has is its end. */
 static void measure(struct bench_result *result, const struct request_record *record,
                     int64_t num_output, double ms[NUM_METRICS])
 {
-    double ttft = (double)(record->token_ns[0] - record->start_ns) / NS_PER_MS;
     double e2el = (double)(record->last_ns - record->start_ns) / NS_PER_MS;
-    ms[METRIC_TTFT] = ttft;
     ms[METRIC_E2EL] = e2el;
+    push(&result->metrics[METRIC_E2EL], e2el);
+    if (record->num_token_ns == 0)
+        return;
+    double ttft = (double)(record->token_ns[0] - record->start_ns) / NS_PER_MS;
+    ms[METRIC_TTFT] = ttft;
     ms[METRIC_TPOT] = num_output > 1 ? (e2el - ttft) / (double)(num_output - 1) : 0;
     push(&result->metrics[METRIC_TTFT], ttft);
-    push(&result->metrics[METRIC_E2EL], e2el);
     if (num_output > 1)
         push(&result->metrics[METRIC_TPOT], ms[METRIC_TPOT]);
     for (int32_t i = 1; i < record->num_token_ns; i++)

@@ -26,6 +26,7 @@
 enum {
     READ_BYTES = 64 * 1024,
     MAX_ERROR_BODY_BYTES = 64 * 1024,
+    MAX_WHOLE_BODY_BYTES = 64 << 20,
     MAX_SENDS_PER_TURN = 8,
     PROGRESS_MS = 200,
 };
@@ -44,7 +45,7 @@ struct connection {
     struct sse_parser events;
     struct buf request;
     size_t num_sent;
-    struct buf error_body;
+    struct buf body;           // of a refusal, or of an answer that is no stream
     bool is_reused, has_bytes; // has_bytes: of the present answer
     bool is_finished;          // a finish_reason was seen
     int32_t index;             // of the request
@@ -117,7 +118,7 @@ static void connection_free(struct connection *c)
     http_answer_deinit(&c->answer);
     sse_parser_deinit(&c->events);
     buf_deinit(&c->request);
-    buf_deinit(&c->error_body);
+    buf_deinit(&c->body);
     free(c);
 }
 
@@ -169,13 +170,39 @@ static void succeed(struct connection *c)
     end_request(c, is_empty ? OUTCOME_EMPTY : OUTCOME_OK, NULL);
 }
 
-/** The answer is complete: 200 and a stream, or a refusal with a body. */
+static bool is_whole(const struct connection *c)
+{
+    return c->run->load->body->backend == BENCH_BACKEND_EMBEDDINGS;
+}
+
+/** 200 and a body that is no stream: a vector should be in it. */
+static void end_whole_answer(struct connection *c)
+{
+    struct run *run = c->run;
+    struct request_record *record = &run->records[c->index];
+    struct answer_chunk chunk;
+    struct error err = {0};
+    record->last_ns = run->now_ns;
+    arena_reset(&run->arena);
+    if (answer_chunk_parse(&chunk, buf_str(&c->body), &run->arena, &record->text, &err) !=
+        STATUS_OK)
+        error_prefix(&err, "an answer that is not JSON");
+    else if (!chunk.has_embedding)
+        error_set(&err, STATUS_INVALID, "an answer without an embedding");
+    record->prompt_tokens = chunk.prompt_tokens;
+    bool is_ok = err.status == STATUS_OK;
+    end_request(c, is_ok ? OUTCOME_OK : OUTCOME_FAILED, is_ok ? NULL : err.message);
+}
+
+/** The answer is complete: 200 and a stream or a vector, or a refusal with a body. */
 static void end_answer(struct connection *c)
 {
     const struct http_answer *a = &c->answer;
     struct run *run = c->run;
     char message[512];
-    if (a->code == 200 && (c->events.is_done || c->is_finished)) {
+    if (a->code == 200 && is_whole(c)) {
+        end_whole_answer(c);
+    } else if (a->code == 200 && (c->events.is_done || c->is_finished)) {
         succeed(c);
     } else if (a->code == 200) {
         end_request(c, OUTCOME_FAILED,
@@ -185,7 +212,7 @@ static void end_answer(struct connection *c)
                         : "the stream was cut: it ended without [DONE]");
     } else {
         arena_reset(&run->arena);
-        struct str why = answer_error_message(buf_str(&c->error_body), &run->arena);
+        struct str why = answer_error_message(buf_str(&c->body), &run->arena);
         snprintf(message, sizeof(message), "HTTP %d %s%s" STR_FORMAT, a->code, a->reason,
                  why.len > 0 ? ": " : "", STR_ARG(why));
         end_request(c, OUTCOME_FAILED, message);
@@ -240,10 +267,17 @@ static enum status on_body(void *context, struct str bytes, struct error *err)
     struct connection *c = context;
     if (c->state == CONNECTION_DRAINING)
         return STATUS_OK;
+    if (c->answer.code == 200 && is_whole(c)) {
+        if (c->body.len + bytes.len > MAX_WHOLE_BODY_BYTES)
+            return error_set(err, STATUS_TOO_LARGE, "an answer of more than %d bytes",
+                             MAX_WHOLE_BODY_BYTES);
+        buf_append(&c->body, bytes);
+        return STATUS_OK;
+    }
     if (c->answer.code == 200)
         return sse_parser_feed(&c->events, bytes, on_event, c, err);
-    if (c->error_body.len < MAX_ERROR_BODY_BYTES)
-        buf_append(&c->error_body, str_slice(bytes, 0, MAX_ERROR_BODY_BYTES));
+    if (c->body.len < MAX_ERROR_BODY_BYTES)
+        buf_append(&c->body, str_slice(bytes, 0, MAX_ERROR_BODY_BYTES));
     return STATUS_OK;
 }
 
@@ -389,7 +423,7 @@ static void start_request(struct run *run, int32_t index)
     c->is_finished = false;
     http_answer_reset(&c->answer);
     sse_parser_reset(&c->events);
-    buf_clear(&c->error_body);
+    buf_clear(&c->body);
     request_body_write(run->load->body, &run->load->prompts[index], index, &run->scratch,
                        &c->request);
     record->prompt_tokens = record->completion_tokens = -1;

@@ -25,9 +25,9 @@ enum outcome {
 struct request_record {
     enum outcome outcome;
     int64_t start_ns, end_ns;
-    int64_t last_ns;      // of the last event with choices
+    int64_t last_ns;      // of the last event with choices, or of a whole answer's last bytes
     int64_t *token_ns;    // of each event with output: text, reasoning or a tool call
-    int32_t num_token_ns; // an event may hold several tokens
+    int32_t num_token_ns; // an event may hold several tokens; 0 for embeddings
     int64_t prompt_tokens, completion_tokens; // as the server counts them; -1: it does not
     struct buf text;
     char *error;

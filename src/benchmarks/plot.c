@@ -1,5 +1,6 @@
 // One page: for several results the throughput-latency curves first, then how TTFT and ITL are
-// distributed (the share of values up to each latency), a curve a result.
+// distributed (the share of values up to each latency), a curve a result. Embeddings have one
+// latency, that of the whole answer, and their throughput is that of their inputs.
 #include "benchmarks/plot.h"
 
 #include <errno.h>
@@ -29,6 +30,7 @@ struct plot {
     const struct bench_options *options;
     const char *model;
     struct buf *out;
+    bool is_embedding; // whole answers: their time is the only latency
 };
 
 static const char style[] =
@@ -139,6 +141,12 @@ static void draw_distributions(const struct plot *plot, double top, int column,
 
 // ---- throughput and latency ----------------------------------------------------------------
 
+/** Tokens per second: those generated, or those read where none are. */
+static double throughput_of(const struct plot *plot, const struct bench_result *r)
+{
+    return plot->is_embedding ? r->total_token_throughput : r->output_throughput;
+}
+
 /** One curve through all results, a mark at each: x throughput, y a latency. */
 static void draw_curve(const struct plot *plot, const struct svg_panel *panel,
                        enum bench_metric metric, double percent, const char *colour,
@@ -151,7 +159,7 @@ static void draw_curve(const struct plot *plot, const struct svg_panel *panel,
         const struct metric_values *m = &plot->results[i].metrics[metric];
         if (m->num == 0)
             continue;
-        last_x = svg_x(panel, plot->results[i].output_throughput);
+        last_x = svg_x(panel, throughput_of(plot, &plot->results[i]));
         last_y = svg_y(panel, percentile_of(m->values, m->num, percent));
         buf_printf(plot->out, "%c%.1f %.1f", is_first ? 'M' : 'L', last_x, last_y);
         is_first = false;
@@ -168,8 +176,8 @@ static void draw_curve(const struct plot *plot, const struct svg_panel *panel,
         buf_printf(plot->out,
                    "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\" stroke=\"#fff\"><title>"
                    "%s: %.1f tok/s, %s %.2f ms</title></circle>\n",
-                   svg_x(panel, r->output_throughput), svg_y(panel, value), colour, point,
-                   r->output_throughput, name, value);
+                   svg_x(panel, throughput_of(plot, r)), svg_y(panel, value), colour, point,
+                   throughput_of(plot, r), name, value);
     }
 }
 
@@ -192,7 +200,7 @@ static void mark_points(const struct plot *plot, const struct svg_panel *panel,
     for (int32_t i = plot->num - 1; i >= 0; i--) { // the highest loads matter most
         const struct bench_result *r = &plot->results[i];
         const struct metric_values *m = &r->metrics[metric];
-        double x = svg_x(panel, r->output_throughput);
+        double x = svg_x(panel, throughput_of(plot, r));
         double y = svg_y(panel, percentile_of(m->values, m->num, percent)) - 9;
         char text[32] = "inf";
         if (m->num == 0 || is_crowded(marks, num_marks, x, y) || num_marks == MAX_SWEEP_POINTS)
@@ -228,7 +236,7 @@ static void draw_load_curve(const struct plot *plot, double top, int column,
         const struct metric_values *m = &plot->results[i].metrics[metric];
         if (m->num == 0)
             continue;
-        most = fmax(most, plot->results[i].output_throughput);
+        most = fmax(most, throughput_of(plot, &plot->results[i]));
         low = fmin(low, fmax(m->median, 1e-3));
         high = fmax(high, percentile_of(m->values, m->num, 99));
     }
@@ -237,7 +245,8 @@ static void draw_load_curve(const struct plot *plot, double top, int column,
                               .width = PANEL_WIDTH,
                               .height = PANEL_HEIGHT,
                               .title = title,
-                              .x = {.label = "output throughput, tokens/s"},
+                              .x = {.label = plot->is_embedding ? "input throughput, tokens/s"
+                                                                : "output throughput, tokens/s"},
                               .y = {.label = label}};
     svg_axis_fit(&panel.x, 0, most * 1.04, false);
     svg_axis_fit(&panel.y, isfinite(low) ? low : 1, high > 0 ? high * 1.1 : 10, true);
@@ -263,6 +272,11 @@ static void draw_header(const struct plot *plot)
                  "%d loads of %d %s requests each; the numbers along the curves are %s", plot->num,
                  first->num_prompts, plot->options->dataset_name,
                  plot->options->num_sweep_rates > 0 ? "requests per second" : "requests at a time");
+    else if (plot->is_embedding)
+        snprintf(text, sizeof(text),
+                 "%d of %d %s requests, %.1f input tokens/s, median end-to-end latency %.2f ms",
+                 first->completed, first->num_prompts, plot->options->dataset_name,
+                 first->total_token_throughput, first->metrics[METRIC_E2EL].median);
     else
         snprintf(text, sizeof(text),
                  "%d of %d %s requests, %.1f output tokens/s, median TTFT %.2f ms, median ITL "
@@ -272,6 +286,32 @@ static void draw_header(const struct plot *plot)
                  first->metrics[METRIC_ITL].median);
     svg_append_text(plot->out, text);
     buf_append_c(plot->out, "</text>\n");
+}
+
+/** The two columns of a row: of generated tokens the first and those after it, of embeddings the
+ *  whole. */
+static void draw_load_curves(const struct plot *plot, double top)
+{
+    if (plot->is_embedding) {
+        draw_load_curve(plot, top, 0, METRIC_E2EL, "End-to-end latency under load",
+                        "end-to-end latency, ms");
+        return;
+    }
+    draw_load_curve(plot, top, 0, METRIC_TTFT, "Time to first token under load",
+                    "time to first token, ms");
+    draw_load_curve(plot, top, 1, METRIC_ITL, "Inter-token latency under load",
+                    "inter-token latency, ms");
+}
+
+static void draw_all_distributions(const struct plot *plot, double top)
+{
+    if (plot->is_embedding) {
+        draw_distributions(plot, top, 0, METRIC_E2EL, "End-to-end latency",
+                           "end-to-end latency, ms");
+        return;
+    }
+    draw_distributions(plot, top, 0, METRIC_TTFT, "Time to first token", "time to first token, ms");
+    draw_distributions(plot, top, 1, METRIC_ITL, "Inter-token latency", "inter-token latency, ms");
 }
 
 static void draw(const struct plot *plot)
@@ -287,14 +327,10 @@ static void draw(const struct plot *plot)
                PAGE_WIDTH, height, PAGE_WIDTH, height, style);
     draw_header(plot);
     if (has_curves) {
-        draw_load_curve(plot, top, 0, METRIC_TTFT, "Time to first token under load",
-                        "time to first token, ms");
-        draw_load_curve(plot, top, 1, METRIC_ITL, "Inter-token latency under load",
-                        "inter-token latency, ms");
+        draw_load_curves(plot, top);
         top += ROW_HEIGHT;
     }
-    draw_distributions(plot, top, 0, METRIC_TTFT, "Time to first token", "time to first token, ms");
-    draw_distributions(plot, top, 1, METRIC_ITL, "Inter-token latency", "inter-token latency, ms");
+    draw_all_distributions(plot, top);
     if (has_curves)
         draw_legend(plot, LEFT, top + PANEL_HEIGHT + 72);
     buf_append_c(plot->out, "</svg>\n");
@@ -314,7 +350,12 @@ enum status plot_save(const char *path, const struct bench_result *results, int3
                       const struct bench_options *options, const char *model, struct error *err)
 {
     struct buf out = {0};
-    struct plot plot = {results, num, options, model, &out};
+    struct plot plot = {.results = results,
+                        .num = num,
+                        .options = options,
+                        .model = model,
+                        .out = &out,
+                        .is_embedding = options->backend == BENCH_BACKEND_EMBEDDINGS};
     bool is_page = str_ends_with(str_from(path), STR(".html"));
     if (num == 0)
         return error_set(err, STATUS_INVALID, "%s: there is nothing to draw", path);

@@ -14,7 +14,13 @@ static void add_number(json_t *root, const char *key, const char *text)
     json_object_set_new(root, key, value ? value : json_real(strtod(text, NULL)));
 }
 
-static json_t *make_common(const struct bench_options *o, const char *model)
+/** Inputs beyond the model's length are cut by the server, so that none is refused. */
+static json_t *make_embeddings_common(const char *model)
+{
+    return json_pack("{s:s, s:i}", "model", model, "truncate_prompt_tokens", -1);
+}
+
+static json_t *make_generation_common(const struct bench_options *o, const char *model)
 {
     json_t *root = json_pack("{s:s, s:b, s:{s:b}}", "model", model, "stream", 1, "stream_options",
                              "include_usage", 1);
@@ -34,7 +40,14 @@ static json_t *make_common(const struct bench_options *o, const char *model)
         json_object_set_new(root, "logprobs", json_true());
     if (o->logprobs >= 0)
         json_object_set_new(root, is_chat ? "top_logprobs" : "logprobs", json_integer(o->logprobs));
-    json_t *extra = o->extra_body ? json_loads(o->extra_body, 0, NULL) : NULL;
+    return root;
+}
+
+static json_t *make_common(const struct bench_options *o, const char *model)
+{
+    json_t *root = o->backend == BENCH_BACKEND_EMBEDDINGS ? make_embeddings_common(model)
+                                                          : make_generation_common(o, model);
+    json_t *extra = root && o->extra_body ? json_loads(o->extra_body, 0, NULL) : NULL;
     if (extra)
         json_object_update(root, extra);
     json_decref(extra);
@@ -50,9 +63,12 @@ enum status request_body_init(struct request_body *body, const struct bench_opti
     if (!root)
         return error_set(err, STATUS_INVALID, "the model's name is not valid UTF-8");
     bool is_chat = o->backend == BENCH_BACKEND_CHAT;
-    body->has_own_len = json_object_get(root, "max_tokens") ||
+    bool is_embedding = o->backend == BENCH_BACKEND_EMBEDDINGS;
+    body->has_own_len = is_embedding || json_object_get(root, "max_tokens") ||
                         (is_chat && json_object_get(root, "max_completion_tokens"));
-    json_object_del(root, is_chat ? "messages" : "prompt"); // these are the benchmark's own
+    json_object_del(root, is_chat        ? "messages" // these are the benchmark's own
+                          : is_embedding ? "input"
+                                         : "prompt");
     char *text = json_dumps(root, JSON_COMPACT);
     json_decref(root);
     if (!text)
@@ -63,7 +79,8 @@ enum status request_body_init(struct request_body *body, const struct bench_opti
     struct buf head = {0};
     buf_printf(&head, "POST %s%s HTTP/1.1\r\n", target->prefix, o->endpoint);
     buf_append(&head, buf_str(&target->headers));
-    buf_append_c(&head, "Content-Type: application/json\r\nAccept: text/event-stream\r\n");
+    buf_printf(&head, "Content-Type: application/json\r\nAccept: %s\r\n",
+               is_embedding ? "application/json" : "text/event-stream");
     body->head = xstrndup(head.ptr, head.len);
     buf_deinit(&head);
     return STATUS_OK;
@@ -88,7 +105,8 @@ void request_body_write(const struct request_body *body, const struct bench_prom
     buf_append(json, str_from(body->common));
     buf_append_c(json, is_chat ? ",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":"
                                  "\"text\",\"text\":"
-                               : ",\"prompt\":");
+                       : body->backend == BENCH_BACKEND_EMBEDDINGS ? ",\"input\":"
+                                                                   : ",\"prompt\":");
     buf_append_json_string(json, prompt->text);
     buf_append_c(json, is_chat ? "}]}]}" : "}");
 

@@ -11,7 +11,7 @@ struct request_body {
     enum bench_backend backend;
     char *head;       // request line and headers, up to the ones that differ
     char *common;     // JSON members without braces: model, stream, sampling ...
-    bool has_own_len; // the extra body says how long answers are
+    bool has_own_len; // the extra body says how long answers are, or they have no length
     const char *id_prefix;
 };
 

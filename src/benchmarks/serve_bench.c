@@ -150,7 +150,7 @@ enum status serve_bench_wait_ready(struct serve_bench *bench, struct error *err)
 static void announce(const struct bench_options *o)
 {
     printf("Starting main benchmark run...\n");
-    if (!o->temperature)
+    if (!o->temperature && o->backend != BENCH_BACKEND_EMBEDDINGS)
         printf("No --temperature: the server's default sampling applies.\n");
     if (o->self_timed)
         printf("Traffic request rate: by the time stamps of the dataset\n");

@@ -123,6 +123,37 @@ static void a_head_without_end_is_bounded(void **state)
     http_answer_deinit(&answer);
 }
 
+static void a_whole_answer_is_told_from_one_without_a_vector(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json;
+        bool has_embedding;
+        int64_t prompt;
+    } rows[] = {
+        {"{\"object\":\"list\",\"data\":[{\"index\":0,\"embedding\":[0.5,-1]}],\"usage\":"
+         "{\"prompt_tokens\":4,\"total_tokens\":4}}",
+         true, 4},
+        {"{\"data\":[{\"embedding\":\"AAAA\",\"index\":0}]}", true, -1},
+        {"{\"data\":[]}", false, -1},
+        {"{\"data\":[{\"embedding\":null}],\"usage\":null}", false, -1},
+        {"{\"data\":{\"embedding\":[1]}}", false, -1},
+        {"{\"choices\":[{\"text\":\"a\"}]}", false, -1},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct answer_chunk chunk;
+        struct arena arena = {0};
+        struct buf text = {0};
+        enum status status =
+            answer_chunk_parse(&chunk, str_from(rows[i].json), &arena, &text, NULL);
+        if (status != STATUS_OK || chunk.has_embedding != rows[i].has_embedding ||
+            chunk.prompt_tokens != rows[i].prompt)
+            fail_msg("%s", rows[i].json);
+        buf_deinit(&text);
+        arena_deinit(&arena);
+    }
+}
+
 static void events_of_any_server_are_understood(void **state)
 {
     (void)state;
@@ -224,6 +255,7 @@ int main(void)
         cmocka_unit_test(answers_of_any_framing_are_read_however_they_are_cut),
         cmocka_unit_test(malformed_and_cut_answers_are_refused),
         cmocka_unit_test(a_head_without_end_is_bounded),
+        cmocka_unit_test(a_whole_answer_is_told_from_one_without_a_vector),
         cmocka_unit_test(events_of_any_server_are_understood),
         cmocka_unit_test(error_bodies_of_any_shape_give_a_message),
     };

@@ -199,6 +199,48 @@ static void streams_of_other_servers_are_understood(void **state)
     scripted_server_free(server);
 }
 
+#define VECTOR(prompt) \
+    "{\"data\":[{\"index\":0,\"embedding\":[0.5]}],\"usage\":{\"prompt_tokens\":" prompt "}}"
+#define JSON_HEAD "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+
+static void a_vector_is_timed_by_the_end_of_its_answer(void **state)
+{
+    (void)state;
+    static const struct script scripts[] = {
+        {4, {{5, JSON_HEAD "{\"data\":[{\"embed"}, {20, "ding\":[1"}, {60, ",2]}]}"}, {60, NULL}}},
+        {3, {{1, JSON_HEAD}, {2, VECTOR("9")}, {2, NULL}}},
+        {2, {{1, JSON_HEAD "{\"data\":[]}"}, {1, NULL}}},
+        {2, {{1, JSON_HEAD "data: {}"}, {1, NULL}}},
+    };
+    static const char *const words[] = {"--backend", "openai-embeddings", "--goodput",
+                                        "e2el:100000", NULL};
+    static const char *const errors[] = {NULL, NULL, "an answer without an embedding",
+                                         "an answer that is not JSON"};
+    struct scripted_server *server = scripted_server_start(scripts, 4, 4);
+    struct trial t;
+    run_trial(&t, server, 4, 1, NULL, words);
+    scripted_server_stop(server);
+    for (int i = 0; i < 4; i++) {
+        const struct request_record *r = &t.records[i];
+        assert_int_equal(r->outcome, errors[i] ? OUTCOME_FAILED : OUTCOME_OK);
+        assert_true(!errors[i] || strstr(r->error, errors[i]));
+    }
+    assert_true(ms_between(t.records[0].start_ns, t.records[0].last_ns) > 59);
+    assert_int_equal(t.result.completed, 2);
+    assert_int_equal(t.result.total_input_tokens, 7 + 9); // the client's count, the server's
+    assert_int_equal(t.result.total_output_tokens, 0);
+    assert_int_equal(t.result.metrics[METRIC_E2EL].num, 2);
+    assert_int_equal(t.result.metrics[METRIC_TTFT].num, 0);
+    assert_true(t.result.request_goodput == t.result.request_throughput);
+    // The last request was number 3; it holds the prompt as the interface calls it.
+    assert_non_null(strstr(server->last_request.ptr, "POST /v1/embeddings HTTP/1.1\r\n"));
+    assert_non_null(strstr(server->last_request.ptr, "\"truncate_prompt_tokens\":-1"));
+    assert_non_null(strstr(server->last_request.ptr, ",\"input\":\"Say \\\"it\\\".\"}"));
+    assert_null(strstr(server->last_request.ptr, "stream"));
+    end_trial(&t);
+    scripted_server_free(server);
+}
+
 #define KEPT_ALIVE                                                                              \
     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n30\r\ndata: {\"choices\":[{\"text\":" \
     "\"k\"}]}\n\ndata: [DONE]\n\n\r\n0\r\n\r\n"
@@ -384,6 +426,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(five_scripted_streams_are_measured_and_counted_exactly),
         cmocka_unit_test(streams_of_other_servers_are_understood),
+        cmocka_unit_test(a_vector_is_timed_by_the_end_of_its_answer),
         cmocka_unit_test(connections_are_kept_and_the_limit_holds),
         cmocka_unit_test(a_kept_connection_that_was_closed_is_replaced),
         cmocka_unit_test(requests_leave_at_their_times),

@@ -197,6 +197,7 @@ static void the_result_file_has_the_known_keys_in_order(void **state)
         "itls",
         "start_times",
         "generated_texts",
+        "e2els",
         "errors",
     };
     void *at = json_object_iter(json);

@@ -102,6 +102,33 @@ test('the same seed sends the same prompts', async () => {
   assert.deepEqual(bodies[0], bodies[1]);
 });
 
+test('embeddings: vectors are counted and timed, and nothing is said of tokens that were not made', async () => {
+  const pooling = await Server.start(['--runner', 'pooling']);
+  try {
+    const { status, out, err } = await bench([
+      'serve', '--port', String(pooling.port), '--backend', 'openai-embeddings', '--num-prompts', '10', '--random-input-len', '24',
+      '--random-range-ratio', '0.5', '--max-concurrency', '3', '--save-detailed', '--goodput', 'e2el:100000',
+      '--result-dir', folder, '--result-filename', 'vectors.json', '--plot', path.join(folder, 'vectors.svg')]);
+    assert.equal(status, 0, out + err);
+    assert.equal(line(out, 'Successful requests:'), 10);
+    assert.ok(line(out, 'Median E2EL (ms):') > 0);
+    assert.doesNotMatch(out, /generated|Output token|TTFT|temperature/);
+    const result = JSON.parse(fs.readFileSync(path.join(folder, 'vectors.json'), 'utf8'));
+    assert.equal(result.backend, 'openai-embeddings');
+    assert.equal(result.completed, 10);
+    assert.equal(result.total_input_tokens, result.input_lens.reduce((sum, n) => sum + n));
+    assert.ok(result.input_lens.every((n) => n >= 11 && n <= 37), String(result.input_lens));
+    assert.ok(result.p99_e2el_ms >= result.median_e2el_ms && !('mean_ttft_ms' in result) && !('output_throughput' in result));
+    assert.ok(result.e2els.every((seconds) => seconds > 0));
+    assert.match(fs.readFileSync(path.join(folder, 'vectors.svg'), 'utf8'), /End-to-end latency/);
+    const generating = await serve('--backend', 'openai-embeddings', '--num-prompts', '1', '--input-len', '5');
+    assert.equal(generating.status, 1);
+    assert.match(generating.out, /Error 0: HTTP 404/);
+  } finally {
+    await pooling.stop();
+  }
+});
+
 test('failures are counted, shown and end with 1', async () => {
   const wrongModel = await serve('--served-model-name', 'nope', '--num-prompts', '12', '--input-len', '5');
   assert.equal(wrongModel.status, 1);
