@@ -126,6 +126,17 @@ static enum status load_rotary(struct decoder *decoder, const struct model *mode
     return rotary_embedding_init(&decoder->sliding_rotary, w, &rotary, err);
 }
 
+/** Where the decoder's tensors are. Embedding models are often saved without what stands around
+ *  their decoder, so that the first part of its names is missing. */
+static struct weights inner_weights(const struct model *model, const struct weights *w)
+{
+    static const char embeddings[] = "embed_tokens.weight";
+    struct weights inner = weights_at(w, "model");
+    bool is_bare =
+        model->use == MODEL_POOLS && !weights_has(&inner, embeddings) && weights_has(w, embeddings);
+    return is_bare ? *w : inner;
+}
+
 enum status decoder_load(struct model *model, const struct weights *w,
                          const struct decoder_options *options, struct error *err)
 {
@@ -140,7 +151,7 @@ enum status decoder_load(struct model *model, const struct weights *w,
         arena_calloc(arena, (size_t)config->num_hidden_layers, sizeof(*decoder->layers));
     model->impl = decoder;
     TRY(load_rotary(decoder, model, w, err));
-    struct weights inner = weights_at(w, "model");
+    struct weights inner = inner_weights(model, w);
     double scale = options->embedding_scale != 0 ? options->embedding_scale : 1;
     TRY(embedding_load(&decoder->embed_tokens, &inner, "embed_tokens", config->vocab_size,
                        config->hidden_size, scale, err));
@@ -151,6 +162,8 @@ enum status decoder_load(struct model *model, const struct weights *w,
         .weight_offset = options->norm_weight_offset,
     };
     TRY(rms_norm_load(&decoder->norm, &inner, "norm", &norm, err));
+    if (model->use == MODEL_POOLS)
+        return STATUS_OK;
     return lm_head_load(&decoder->lm_head, w, &decoder->embed_tokens, config->tie_word_embeddings,
                         err);
 }

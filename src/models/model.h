@@ -13,10 +13,14 @@
 
 struct model_class;
 
+/** What a model is loaded for. One that pools has no use for its output matrix. */
+enum model_use { MODEL_GENERATES, MODEL_POOLS };
+
 /** A loaded model. Its memory is the weight store's, which outlives it. */
 struct model {
     const struct model_class *class;
     const struct model_config *config;
+    enum model_use use;
     int32_t max_model_len; // positions that it will be asked for
     const void *impl;      // the architecture's own struct
 };
@@ -26,7 +30,7 @@ struct model_class {
     const char *architecture; // as in config.json
 
     /**
-     * Builds `model->impl` from `w`; class, config and max_model_len are set. In PLAN mode nothing
+     * Builds `model->impl` from `w`; all other fields are set. In PLAN mode nothing
      * is read and the result answers scratch_bytes() alone.
      * Errors: UNSUPPORTED (a variant that this code does not compute), and as weights_matrix().
      */
@@ -44,7 +48,8 @@ struct model_class {
     void (*forward)(const struct model *model, struct forward *fwd, struct tensor hidden,
                     struct tensor residual);
 
-    /** logits: [rows, vocab_size] f32; hidden: any rows of forward()'s result. */
+    /** logits: [rows, vocab_size] f32; hidden: any rows of forward()'s result. Not of a model that
+     *  pools. */
     void (*compute_logits)(const struct model *model, struct forward *fwd, struct tensor logits,
                            struct tensor hidden);
 };
@@ -58,5 +63,5 @@ NODISCARD enum status model_class_find(const struct model_class **out, const cha
  * has no place for. `config` and `store` outlive the model. Errors: as the class's load().
  */
 NODISCARD enum status model_load(struct model *model, const struct model_config *config,
-                                 int32_t max_model_len, struct weight_store *store,
-                                 struct error *err);
+                                 enum model_use use, int32_t max_model_len,
+                                 struct weight_store *store, struct error *err);

@@ -30,13 +30,14 @@ enum status model_class_find(const struct model_class **out, const char *archite
     return status;
 }
 
-enum status model_load(struct model *model, const struct model_config *config,
+enum status model_load(struct model *model, const struct model_config *config, enum model_use use,
                        int32_t max_model_len, struct weight_store *store, struct error *err)
 {
-    *model = (struct model){.config = config, .max_model_len = max_model_len};
+    *model = (struct model){.config = config, .use = use, .max_model_len = max_model_len};
     TRY(model_class_find(&model->class, config->architecture, err));
     const struct weights w = {.store = store};
     TRY(model->class->load(model, &w, err));
     static const char *const LM_HEAD[] = {"lm_head."}; // some exporters write it although tied
-    return weight_store_check_unused(store, LM_HEAD, config->tie_word_embeddings ? 1 : 0, err);
+    bool ignores_head = config->tie_word_embeddings || use == MODEL_POOLS;
+    return weight_store_check_unused(store, LM_HEAD, ignores_head ? 1 : 0, err);
 }

@@ -61,7 +61,9 @@ static enum status load_model(struct model_runner *runner, struct error *err)
     TRY(worker_weight_options(&options, config->device, config->options, config->model,
                               WEIGHTS_LOAD, err));
     TRY(weight_store_open(&runner->weights, &runner->dev, &options, err));
-    TRY(model_load(&runner->model, config->model, config->max_model_len, &runner->weights, err));
+    enum model_use use = config->pooling.type == POOLING_NONE ? MODEL_GENERATES : MODEL_POOLS;
+    TRY(model_load(&runner->model, config->model, use, config->max_model_len, &runner->weights,
+                   err));
     runner->load_ns = clock_monotonic_ns() - start_ns;
     const struct weight_bytes *bytes = &runner->weights.bytes;
     if (bytes->copied != config->weight_bytes || bytes->mapped != config->mapped_bytes)

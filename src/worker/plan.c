@@ -81,9 +81,10 @@ static enum status plan_model(struct engine_config *config, struct error *err)
         TRY(worker_device_open(&dev, config->device, config->options, threads.num_threads, err));
     struct weight_store store;
     struct model model;
+    enum model_use use = config->pooling.type == POOLING_NONE ? MODEL_GENERATES : MODEL_POOLS;
     enum status status = weight_store_open(&store, &dev, &options, err);
     if (status == STATUS_OK)
-        status = model_load(&model, config->model, config->max_model_len, &store, err);
+        status = model_load(&model, config->model, use, config->max_model_len, &store, err);
     if (status == STATUS_OK) {
         struct runner_sizes sizes = model_runner_sizes(config, &model, &dev);
         keep_sizes(config, &store, &sizes, &dev);

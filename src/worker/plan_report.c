@@ -138,6 +138,7 @@ void plan_report_text(struct buf *out, const struct engine_config *config)
     buf_append_char(out, '\n');
     for (int kind = 0; kind < NUM_WEIGHT_KINDS; kind++) {
         bool is_tied_head = kind == WEIGHT_KIND_HEAD && config->model->tie_word_embeddings &&
+                            config->pooling.type == POOLING_NONE &&
                             config->weight_kind_bytes[kind] == 0;
         if (is_tied_head)
             buf_printf(out, "    %-20s%12s\n", weight_kind_names[kind], "embeddings");

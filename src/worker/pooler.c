@@ -97,7 +97,7 @@ void pooler_take(struct pooler *pooler, struct tensor hidden, const struct input
         struct needed_rows needed = needed_of(pooler, &step->rows[seq]);
         if (needed.count == 0)
             continue;
-        size_t first = (size_t)(batch->host.query_start[seq] + needed.first);
+        size_t first = (size_t)batch->host.query_start[seq] + (size_t)needed.first;
         dev->ops.download(dev, to, (const char *)hidden.data + first * row_bytes,
                           (size_t)needed.count * row_bytes);
         to += (size_t)needed.count * row_bytes;

@@ -350,6 +350,67 @@ test('a model with a pooling module pools without being told', async () => {
   }
 });
 
+/** The fixture as embedding models are often saved: the decoder alone, without the first part of
+ *  its tensors' names and without an output matrix. */
+function bareDecoder() {
+  const dir = fs.mkdtempSync(path.join(os.tmpdir(), 'vllm-pooling-'));
+  for (const name of fs.readdirSync(fixture))
+    fs.copyFileSync(path.join(fixture, name), path.join(dir, name));
+  fs.unlinkSync(path.join(dir, 'intermediates.safetensors'));
+  const config = JSON.parse(fs.readFileSync(path.join(dir, 'config.json'), 'utf8'));
+  fs.writeFileSync(path.join(dir, 'config.json'),
+    JSON.stringify({ ...config, tie_word_embeddings: false }));
+  const bytes = fs.readFileSync(path.join(fixture, 'model.safetensors'));
+  const begin = 8 + Number(bytes.readBigUInt64LE(0));
+  const header = JSON.parse(bytes.subarray(8, begin).toString());
+  const bare = {};
+  const parts = [];
+  let offset = 0;
+  for (const [name, tensor] of Object.entries(header)) {
+    if (name === '__metadata__' || name.startsWith('lm_head.')) continue;
+    assert.ok(name.startsWith('model.'));
+    const data = bytes.subarray(...tensor.data_offsets.map((at) => begin + at));
+    bare[name.slice('model.'.length)] = { ...tensor, data_offsets: [offset, offset + data.length] };
+    parts.push(data);
+    offset += data.length;
+  }
+  const text = Buffer.from(JSON.stringify(bare));
+  const length_ = Buffer.alloc(8);
+  length_.writeBigUInt64LE(BigInt(text.length));
+  fs.writeFileSync(path.join(dir, 'model.safetensors'), Buffer.concat([length_, text, ...parts]));
+  return dir;
+}
+
+test('a decoder without an output matrix gives the same vectors', async () => {
+  const dir = bareDecoder();
+  const body = { input: [[5, 6, 7, 8], [9, 10]] };
+  const vectors = [];
+  for (const model of [fixture, dir]) {
+    const on = await Server.start(['--runner', 'pooling'], { model });
+    try {
+      vectors.push(await embed(on, body));
+    } finally {
+      assert.equal(await on.stop(), 0);
+    }
+  }
+  assert.deepEqual(vectors[1], vectors[0]);
+  const generates = await Server.start([], { model: dir, wait: false });
+  assert.notEqual(await generates.exited, 0);
+  fs.rmSync(dir, { recursive: true });
+});
+
+test('a server that stops says so instead of answering in part', async () => {
+  const on = await Server.start(['--runner', 'pooling', '--max-num-batched-tokens', '64', '--max-num-seqs', '2']);
+  const input = Array.from({ length: 40 }, (_, i) =>
+    Array.from({ length: 1500 }, (_, k) => 40 + (i * 57 + k) % 3000));
+  const asked = on.post('/v1/embeddings', { input });
+  await until('the requests run', 30, async () => await on.metric('vllm:num_requests_running') > 0);
+  assert.equal(await on.stop(), 0);
+  const answer = await asked;
+  assert.equal(answer.status, 503);
+  assert.match(answer.body.error.message, /stopped before all embeddings were computed/);
+});
+
 test('what cannot be pooled is refused at the start, by name', async () => {
   const dir = sentenceTransformer('max_tokens');
   const cases = [

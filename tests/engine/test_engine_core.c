@@ -348,6 +348,34 @@ static void another_version_or_name_is_refused(void **state)
     }
 }
 
+static void a_request_for_another_runner_is_refused(void **state)
+{
+    struct world *w = *state; // it generates
+    static const int32_t tokens[] = {1, 2, 3};
+    struct message message = {.kind = MESSAGE_ADD,
+                              .add = {
+                                  .num_prompt_tokens = ARRAY_LEN(tokens),
+                                  .prompt_token_ids = tokens,
+                                  .pooling = {POOLING_LAST, true, 0},
+                                  .sampling = {.top_p = 1,
+                                               .repetition_penalty = 1,
+                                               .max_tokens = 1,
+                                               .eos_token_id = -1,
+                                               .num_logprobs = -1,
+                                               .num_prompt_logprobs = -1},
+                              }};
+    hello(w, 0);
+    add(w, 0, 30, 400);
+    message.add.request_id = 31;
+    send_message(w, 0, &message);
+    TURN_UNTIL(w, has_ended(w, 0, 30)); // what the client had ends with it
+    assert_int_equal(news_of(w, 0, 30)->finish_reason, FINISH_REASON_ERROR);
+    hello(w, 0);
+    add(w, 0, 32, 5);
+    TURN_UNTIL(w, has_ended(w, 0, 32));
+    assert_int_equal(news_of(w, 0, 32)->finish_reason, FINISH_REASON_LENGTH);
+}
+
 // One state, from which every byte leads back to it.
 static const uint32_t ANY_TEXT[] = {1, 0 | AUTOMATON_ACCEPTS, 1, 0xff00};
 
@@ -664,6 +692,7 @@ int main(void)
         TEST(hello_again_drops_the_earlier_life),
         TEST(garbage_costs_its_sender_alone),
         TEST(another_version_or_name_is_refused),
+        TEST(a_request_for_another_runner_is_refused),
         TEST(what_waits_for_a_grammar_holds_nobody_back),
         TEST(a_client_that_is_refused_hears_of_what_was_held),
         TEST(automata_beyond_the_room_for_them_wait_for_others_to_end),

@@ -96,7 +96,8 @@ static void bench_start(struct bench *bench, const char *dir, enum cpu_isa isa, 
         .mode = WEIGHTS_LOAD, .dir = dir, .keeps_dtype = true};
     assert_int_equal(weight_store_open(&bench->store, &bench->dev, &options, &err), STATUS_OK);
     if (num_layers == 0) {
-        if (model_load(&bench->model, &bench->config, MAX_TOKENS, &bench->store, &err) != STATUS_OK)
+        if (model_load(&bench->model, &bench->config, MODEL_GENERATES, MAX_TOKENS, &bench->store,
+                       &err) != STATUS_OK)
             fail_msg("%s", err.message);
     } else {
         bench->config.num_hidden_layers = num_layers;
@@ -242,7 +243,7 @@ static enum status plan_dummy(const char *architecture, const char *extra, struc
     if (status == STATUS_OK)
         status = weight_store_open(&store, &dev, &options, err);
     if (status == STATUS_OK)
-        status = model_load(&model, &config, 64, &store, err);
+        status = model_load(&model, &config, MODEL_GENERATES, 64, &store, err);
     weight_store_close(&store);
     device_deinit(&dev);
     model_config_deinit(&config);
