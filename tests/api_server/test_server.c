@@ -197,13 +197,27 @@ static void fixture_stop(struct fixture *f)
     fixture_free(f);
 }
 
+static int load_tokenizer(void **state)
+{
+    (void)state;
+    struct error err;
+    if (tokenizer_load(&tokenizer, MODELS_DIR "/demo/tokenizer.json", &err) == STATUS_OK)
+        return 0;
+    fprintf(stderr, "%s\n", err.message);
+    return 1;
+}
+
+static int drop_tokenizer(void **state)
+{
+    (void)state;
+    tokenizer_destroy(tokenizer);
+    return 0;
+}
+
 static int setup(void **state)
 {
-    struct error err;
-    if (tokenizer_load(&tokenizer, MODELS_DIR "/demo/tokenizer.json", &err) != STATUS_OK) {
-        fprintf(stderr, "%s\n", err.message);
+    if (load_tokenizer(state) != 0)
         return 1;
-    }
     struct serve_options options = base_options();
     *state = fixture_start(&options, true);
     return 0;
@@ -212,8 +226,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     fixture_stop(*state);
-    tokenizer_destroy(tokenizer);
-    return 0;
+    return drop_tokenizer(state);
 }
 
 /** Each test starts from the same engine. */
@@ -1268,7 +1281,7 @@ static void a_dead_engine_ends_every_request_with_an_error(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest on_one_server[] = {
         cmocka_unit_test_setup(chat_answers_with_exactly_the_agreed_keys, reset),
         cmocka_unit_test_setup(completion_answers_with_exactly_the_agreed_keys, reset),
         cmocka_unit_test_setup(requests_end_at_eos_and_at_stop_tokens, reset),
@@ -1296,6 +1309,10 @@ int main(void)
         cmocka_unit_test_setup(cors_allows_everybody_by_default, reset),
         cmocka_unit_test_setup(request_ids_come_from_the_header_then_the_body, reset),
         cmocka_unit_test_setup(tool_history_renders, reset),
+    };
+    // Each starts a process, so no thread of another server's fake engine may be there: what fork()
+    // leaves of it confuses the thread sanitizer.
+    const struct CMUnitTest on_servers_of_their_own[] = {
         cmocka_unit_test(keys_are_asked_for_everywhere_but_on_probes_and_metrics),
         cmocka_unit_test(admission_limits_answer_503_before_anything_is_sent),
         cmocka_unit_test(sigterm_ends_running_requests_with_finish_reason_abort),
@@ -1303,5 +1320,7 @@ int main(void)
         cmocka_unit_test(a_dead_engine_ends_every_request_with_an_error),
     };
     log_set_level(LOG_LEVEL_WARNING);
-    return cmocka_run_group_tests(tests, setup, teardown);
+    int num_failed = cmocka_run_group_tests(on_one_server, setup, teardown);
+    return num_failed +
+           cmocka_run_group_tests(on_servers_of_their_own, load_tokenizer, drop_tokenizer);
 }

@@ -377,6 +377,12 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { IS_SANITIZED = 1 };
+#else
+enum { IS_SANITIZED = 0 };
+#endif
+
 static void a_thousand_streams_do_not_distort_their_times(void **state)
 {
     (void)state;
@@ -412,7 +418,7 @@ static void a_thousand_streams_do_not_distort_their_times(void **state)
     printf("from the server's write to the time stamp: median %.3f ms, p99 %.3f ms\n", median, p99);
     // Other programs use this machine as well; a client that cannot keep up lags by far more.
     assert_true(lag_ms[0] >= 0);
-    assert_true(median < 10);
+    assert_true(median < (IS_SANITIZED ? 1000 : 10));
     free(lag_ms);
     free(times_s);
     end_trial(&t);
