@@ -431,16 +431,14 @@ static enum status load_bias(const struct weights *w, const struct weights_part 
     return STATUS_OK;
 }
 
-/** Whether the device makes dummy values itself: copying as many takes longer. */
-static bool makes_up(const struct weight_store *store, enum dtype dtype)
+bool weights_makes_up(const struct weight_store *store, enum dtype dtype)
 {
     return store->options.is_dummy && store->options.mode == WEIGHTS_LOAD &&
            store->dev->ops.make_up && dtype_size(dtype) == sizeof(uint16_t);
 }
 
-/** The values of one or more parameters in a row, in device memory. */
-static void make_up(const struct weight_store *store, void *dst, const struct source *sources,
-                    size_t num_sources, enum dtype dtype)
+void weights_make_up(const struct weight_store *store, void *dst, const struct source *sources,
+                     size_t num_sources, enum dtype dtype)
 {
     char *end = dst;
     for (size_t i = 0; i < num_sources; i++) {
@@ -479,9 +477,9 @@ enum status weights_matrix(const struct weights *w, const struct weights_part *p
         TRY(load_bias(w, parts, num_parts, out_features, &out->bias, err));
     int64_t size_bytes = out_features * in_features * (int64_t)dtype_size(dtype);
     void *copy = NULL;
-    if (makes_up(w->store, dtype) && is_aligned(sources, num_parts)) {
+    if (weights_makes_up(w->store, dtype) && is_aligned(sources, num_parts)) {
         TRY(prepare(w->store, weights_kind_of(sources[0].name.text), out, NULL, size_bytes, err));
-        make_up(w->store, (void *)(uintptr_t)out->data, sources, num_parts, dtype);
+        weights_make_up(w->store, (void *)(uintptr_t)out->data, sources, num_parts, dtype);
         return STATUS_OK;
     }
     enum status status = weights_join_sources(w, sources, num_parts, dtype, &out->data, &copy, err);
@@ -499,11 +497,11 @@ enum status weights_table(const struct weights *w, const char *name, int64_t row
     TRY(weights_find_source(w, weights_full_name(w, name, ""), rows, cols, &source, err));
     enum dtype dtype = weights_kept_dtype(w->store, &source);
     int64_t size_bytes = rows * cols * (int64_t)dtype_size(dtype);
-    if (makes_up(w->store, dtype)) {
+    if (weights_makes_up(w->store, dtype)) {
         void *table;
         weights_count_bytes(w->store, weights_kind_of(source.name.text), size_bytes, 0);
         TRY(weights_keep_on_device(w->store, NULL, (size_t)size_bytes, &table, err));
-        make_up(w->store, table, &source, 1, dtype);
+        weights_make_up(w->store, table, &source, 1, dtype);
         *out = tensor_2d(table, dtype, rows, cols);
         return STATUS_OK;
     }

@@ -31,11 +31,27 @@ static enum status find_parts(struct experts_load *load, int32_t expert, struct 
     return STATUS_OK;
 }
 
+/** Whether the device makes dummy values itself, which it does in groups of eight. */
+static bool makes_up(const struct experts_load *load)
+{
+    bool is_aligned = true;
+    for (size_t i = 0; i < load->num_parts; i++)
+        is_aligned = is_aligned && load->parts[i].out_features * load->out->in_features % 8 == 0;
+    return load->stacked && is_aligned && weights_makes_up(load->w->store, load->dtype);
+}
+
 static enum status load_expert(struct experts_load *load, int32_t expert, struct error *err)
 {
     struct weight_store *store = load->w->store;
     struct source sources[MAX_EXPERT_PARTS];
     TRY(find_parts(load, expert, sources, err));
+    if (makes_up(load)) {
+        char *to = load->stacked + expert * load->expert_bytes;
+        weights_count_bytes(store, WEIGHT_KIND_EXPERTS, load->expert_bytes, 0);
+        weights_make_up(store, to, sources, load->num_parts, load->dtype);
+        load->data[expert] = to;
+        return STATUS_OK;
+    }
     const void *data;
     void *copy;
     enum status status =

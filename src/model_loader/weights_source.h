@@ -37,6 +37,14 @@ NODISCARD enum status weights_join_sources(const struct weights *w, const struct
                                            size_t num_sources, enum dtype dtype, const void **out,
                                            void **copy, struct error *err);
 
+/** Whether the device makes dummy values itself: copying as many takes longer. */
+bool weights_makes_up(const struct weight_store *store, enum dtype dtype);
+
+/** The dummy values of one or more parameters in a row, in device memory; all but the last are of a
+ *  multiple of eight elements. */
+void weights_make_up(const struct weight_store *store, void *dst, const struct source *sources,
+                     size_t num_sources, enum dtype dtype);
+
 /** "model.layers.3.self_attn.q_norm.weight" is a norm: the innermost module decides first. */
 enum weight_kind weights_kind_of(const char *name);
 

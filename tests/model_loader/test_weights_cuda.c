@@ -41,6 +41,16 @@ static void a_gpu_makes_up_what_the_host_would(void **state)
     dev.ops.copy_out(&dev, got, table.data, num_table * sizeof(*got));
     dummy_values(want, DTYPE_BF16, num_table, STR("embed.weight"));
     assert_memory_equal(got, want, num_table * sizeof(*got));
+
+    struct expert_weights experts;
+    static const struct weights_part even[] = {{"gate", 3}, {"up", 2}};
+    assert_int_equal(weights_experts(&root, even, 2, 3, COLS, &experts, &err), STATUS_OK);
+    const void *rows[3];
+    dev.ops.copy_out(&dev, rows, experts.data, sizeof(rows));
+    dev.ops.copy_out(&dev, got, rows[2], (size_t)5 * COLS * sizeof(*got));
+    dummy_values(want, DTYPE_BF16, (size_t)3 * COLS, STR("experts.2.gate.weight"));
+    dummy_values(want + 3 * COLS, DTYPE_BF16, (size_t)2 * COLS, STR("experts.2.up.weight"));
+    assert_memory_equal(got, want, (size_t)5 * COLS * sizeof(*got));
     weight_store_close(&store);
     device_deinit(&dev);
 }
