@@ -1,18 +1,45 @@
 // Steps of a whole model with made-up weights: decoding at several batch sizes, and prefill.
-// Usage: model_bench MODEL_DIR [CONTEXT]. Beside each number stands the time that reading the
-// step's bytes, or computing its products, would take at ceilings that are given as GB/s and
-// TFLOP/s in the environment (READ_GBS, default 4060; TFLOPS, default 740).
+// Usage: model_bench MODEL_DIR [CONTEXT] [short] [fp8]; `short` leaves out what is no target, `fp8`
+// stores keys and values in 8 bits. VLLM_BATCH_INVARIANT=1 and EAGER=1 show what those cost.
+//
+// On a GPU its limits (reading, copying, products) are measured first, and figures stand beside
+// them; elsewhere beside READ_GBS and TFLOPS of the environment. Where a figure is a target, the
+// last table compares them.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/memory.h"
 #include "config/hf_config.h"
 #include "config/options.h"
 #include "worker/worker.h"
+#ifdef HAS_CEILINGS
+#include "cuda/ceilings.h"
+#endif
 
-enum { MAX_BATCH = 1024, PREFILL_CHUNK = 8192 };
+enum { MAX_BATCH = 1024, PREFILL_CHUNK = 8192, MAX_RESULTS = 32 };
+
+/** What is aimed at, by the model's folder: tokens per second at 1,024 tokens of context, or of
+ *  prompts of 8k (batch 0). */
+static const struct {
+    const char *model;
+    int32_t batch;
+    bool is_fp8;
+    double tokens_per_s;
+} TARGETS[] = {
+    {"qwen3-8b", 1, false, 235},       {"qwen3-8b", 64, false, 8600},
+    {"qwen3-8b", 256, false, 14300},   {"qwen3-8b", 256, true, 19000},
+    {"qwen3-8b", 0, false, 36000},     {"qwen3-0.6b", 1, false, 900},
+    {"qwen3-0.6b", 256, false, 27000},
+};
+
+/** One line of the last table. */
+struct result {
+    int32_t batch; // 0: prefill
+    double tokens_per_s, ceiling;
+};
 
 struct bench {
     struct serve_options options;
@@ -24,6 +51,8 @@ struct bench {
     int32_t *blocks; // [MAX_BATCH, blocks_per_seq]
     struct sampling_params sampling;
     double read_bytes_per_s, flop_per_s;
+    int32_t num_results;
+    struct result results[MAX_RESULTS];
 };
 
 static void die(const char *what, const struct error *err)
@@ -38,7 +67,56 @@ static double number_of(const char *name, double otherwise)
     return text ? strtod(text, NULL) : otherwise;
 }
 
-static void open_bench(struct bench *b, const char *dir, int32_t context)
+/** The machine's limits, or what the environment says they are; and the memory in use. */
+static int64_t read_ceilings(struct bench *b)
+{
+    b->read_bytes_per_s = number_of("READ_GBS", 4060) * 1e9;
+    b->flop_per_s = number_of("TFLOPS", 740) * 1e12;
+#ifdef HAS_CEILINGS
+    struct ceilings ceilings;
+    const char *device = getenv("VLLM_TARGET_DEVICE");
+    if ((device && strcmp(device, "cpu") == 0) || !ceilings_measure(&ceilings))
+        return 0;
+    printf("measured: reading %.2f TB/s, copying %.2f TB/s, products %.0f (bf16) and %.0f (fp8) "
+           "TFLOP/s\n",
+           ceilings.read * 1e-12, ceilings.copy * 1e-12, ceilings.bf16 * 1e-12,
+           ceilings.fp8 * 1e-12);
+    b->read_bytes_per_s = ceilings.read;
+    if (ceilings.bf16 > 0)
+        b->flop_per_s = ceilings.bf16;
+    return ceilings_used_bytes();
+#else
+    return 0;
+#endif
+}
+
+/** What the plan says beside what the GPU says. */
+static void print_memory(const struct bench *b, int64_t used_before)
+{
+#ifdef HAS_CEILINGS
+    const struct engine_config *config = &b->config;
+    if (used_before == 0)
+        return;
+    int64_t cache = config->kv_cache.num_blocks * config->kv_cache.block_bytes;
+    int64_t planned = config->weight_bytes + config->workspace_bytes + config->graph_bytes + cache;
+    printf("memory: %.3f GB planned (weights %.3f, cache %.3f, workspace %.3f, graphs %.3f), %.3f "
+           "GB in use\n",
+           (double)planned * 1e-9, (double)config->weight_bytes * 1e-9, (double)cache * 1e-9,
+           (double)config->workspace_bytes * 1e-9, (double)config->graph_bytes * 1e-9,
+           (double)(ceilings_used_bytes() - used_before) * 1e-9);
+#else
+    (void)b;
+    (void)used_before;
+#endif
+}
+
+static void keep_result(struct bench *b, int32_t batch, double tokens_per_s, double ceiling)
+{
+    if (b->num_results < MAX_RESULTS)
+        b->results[b->num_results++] = (struct result){batch, tokens_per_s, ceiling};
+}
+
+static void open_bench(struct bench *b, const char *dir, int32_t context, bool is_fp8)
 {
     struct error err = {0};
     *b = (struct bench){
@@ -49,7 +127,7 @@ static void open_bench(struct bench *b, const char *dir, int32_t context)
                     .block_size = -1,
                     .gpu_memory_utilization = 0.92,
                     .kv_cache_memory_bytes = -1,
-                    .kv_cache_dtype = "auto",
+                    .kv_cache_dtype = is_fp8 ? "fp8" : "auto",
                     .num_gpu_blocks_override = -1,
                     .enable_prefix_caching = TRISTATE_UNSET,
                     .enable_chunked_prefill = TRISTATE_UNSET,
@@ -66,19 +144,22 @@ static void open_bench(struct bench *b, const char *dir, int32_t context)
                      .eos_token_id = -1,
                      .num_logprobs = -1,
                      .num_prompt_logprobs = -1},
-        .read_bytes_per_s = number_of("READ_GBS", 4060) * 1e9,
-        .flop_per_s = number_of("TFLOPS", 740) * 1e12,
     };
     b->options.enforce_eager = getenv("EAGER") != NULL;
+    const char *invariant = getenv("VLLM_BATCH_INVARIANT");
+    b->options.batch_invariant = invariant && strcmp(invariant, "1") == 0;
+    int64_t used_before = read_ceilings(b);
     if (model_config_load(&b->model, dir, "vllm", NULL, &err) != STATUS_OK ||
         engine_config_plan(&b->config, &b->options, &b->model, &err) != STATUS_OK)
         die(dir, &err);
     int64_t start_ns = clock_monotonic_ns();
     if (executor_create(&b->executor, &b->config, NULL, &err) != STATUS_OK)
         die(dir, &err);
-    printf("%s: loaded in %.2f s, %.2f GB of weights, %d blocks\n", dir,
+    printf("%s: loaded in %.2f s, %.2f GB of weights, %d blocks, cache %s%s\n", dir,
            (double)(clock_monotonic_ns() - start_ns) / 1e9, (double)b->config.weight_bytes * 1e-9,
-           b->config.kv_cache.num_blocks);
+           b->config.kv_cache.num_blocks, b->options.kv_cache_dtype,
+           b->options.batch_invariant ? ", batch-invariant" : "");
+    print_memory(b, used_before);
     b->blocks_per_seq = (int32_t)ceil_div(b->config.max_model_len, b->config.kv_cache.block_size);
     b->tokens = xcalloc((size_t)b->config.max_model_len + 1, sizeof(int32_t));
     for (int32_t i = 0; i <= b->config.max_model_len; i++)
@@ -153,68 +234,135 @@ static void bench_decode(struct bench *b, int32_t batch, int32_t context)
            batch, context, time * 1e3, batch / time, bytes / b->read_bytes_per_s * 1e3,
            100 * bytes / b->read_bytes_per_s / time);
     fflush(stdout);
+    if (context == 1024)
+        keep_result(b, batch, batch / time, batch * b->read_bytes_per_s / bytes);
 }
 
-static void bench_prefill(struct bench *b, int32_t length)
+/** Prompts of `length` side by side in steps of up to PREFILL_CHUNK tokens. */
+static double run_prefill(struct bench *b, int32_t length, int32_t num_prompts)
+{
+    static struct scheduled_new_request requests[PREFILL_CHUNK];
+    static struct scheduled_row rows[PREFILL_CHUNK];
+    static int32_t finished[PREFILL_CHUNK];
+    int32_t num_blocks = (int32_t)ceil_div(length + 1, b->config.kv_cache.block_size);
+    double time = 0;
+    for (int32_t done = 0; done < length;) {
+        int32_t count = min_i32(PREFILL_CHUNK / num_prompts, length - done);
+        for (int32_t s = 0; s < num_prompts; s++) {
+            rows[s] = (struct scheduled_row){.row = s,
+                                             .num_computed_tokens = done,
+                                             .num_scheduled_tokens = count,
+                                             .samples = done + count == length};
+            requests[s] = (struct scheduled_new_request){s,      (uint64_t)s + 1, length,
+                                                         length, b->tokens,       &b->sampling};
+            finished[s] = s;
+            if (done > 0)
+                continue;
+            rows[s].num_new_blocks[0] = num_blocks;
+            rows[s].new_blocks[0] = b->blocks + s * num_blocks;
+        }
+        const struct scheduler_output step = {.num_new_requests = done == 0 ? num_prompts : 0,
+                                              .new_requests = requests,
+                                              .num_rows = num_prompts,
+                                              .rows = rows,
+                                              .num_scheduled_tokens = count * num_prompts};
+        time += run(b, &step);
+        done += count;
+    }
+    const struct scheduler_output last = {.num_finished_rows = num_prompts,
+                                          .finished_rows = finished};
+    run(b, &last);
+    return time;
+}
+
+static void bench_prefill(struct bench *b, int32_t length, int32_t num_prompts)
 {
     enum { ROUNDS = 5 };
-    int32_t block_size = b->config.kv_cache.block_size, finished = 0;
-    int32_t num_blocks = (int32_t)ceil_div(length + 1, block_size);
-    double times[ROUNDS];
-    for (int32_t j = 0; j < num_blocks; j++)
+    int32_t num_blocks = (int32_t)ceil_div(length + 1, b->config.kv_cache.block_size);
+    if ((int64_t)num_prompts * num_blocks > b->config.kv_cache.num_blocks)
+        return;
+    for (int32_t j = 0; j < num_prompts * num_blocks; j++)
         b->blocks[j] = j;
-    for (int32_t i = 0; i < ROUNDS; i++) {
-        times[i] = 0;
-        struct scheduled_new_request request = {0, 1, length, length, b->tokens, &b->sampling};
-        for (int32_t done = 0; done < length;) {
-            int32_t count = min_i32(PREFILL_CHUNK, length - done);
-            struct scheduled_row row = {.row = 0,
-                                        .num_computed_tokens = done,
-                                        .num_scheduled_tokens = count,
-                                        .samples = done + count == length};
-            if (done == 0) {
-                row.num_new_blocks[0] = num_blocks;
-                row.new_blocks[0] = b->blocks;
-            }
-            const struct scheduler_output step = {.num_new_requests = done == 0,
-                                                  .new_requests = &request,
-                                                  .num_rows = 1,
-                                                  .rows = &row,
-                                                  .num_scheduled_tokens = count};
-            times[i] += run(b, &step);
-            done += count;
-        }
-        const struct scheduler_output last = {.num_finished_rows = 1, .finished_rows = &finished};
-        run(b, &last);
-    }
+    double times[ROUNDS];
+    for (int32_t i = 0; i < ROUNDS; i++)
+        times[i] = run_prefill(b, length, num_prompts);
     qsort(times, ROUNDS, sizeof(double), compare);
     double layers =
         (double)b->config.weight_bytes / 2 -
         (b->model.tie_word_embeddings ? 1.0 : 2.0) * b->model.vocab_size * b->model.hidden_size;
     double attention = 2.0 * length * length * b->model.num_attention_heads * b->model.head_dim *
                        b->model.num_hidden_layers; // half of the square is masked
-    double flop = 2 * layers * length + attention, time = times[ROUNDS / 2];
-    printf("prefill %d tokens: %.1f ms, %.0f tok/s, %.0f TFLOP/s (%.0f %% of %.0f)\n", length,
-           time * 1e3, length / time, flop / time * 1e-12, 100 * flop / time / b->flop_per_s,
-           b->flop_per_s * 1e-12);
+    double flop = (2 * layers * length + attention) * num_prompts, time = times[ROUNDS / 2];
+    double tokens = (double)length * num_prompts;
+    printf("prefill %d of %d tokens: %.1f ms, %.0f tok/s, %.0f TFLOP/s (%.0f %% of %.0f)\n",
+           num_prompts, length, time * 1e3, tokens / time, flop / time * 1e-12,
+           100 * flop / time / b->flop_per_s, b->flop_per_s * 1e-12);
     fflush(stdout);
+    if (length == PREFILL_CHUNK)
+        keep_result(b, 0, tokens / time, tokens / flop * b->flop_per_s);
+}
+
+/** The figures that are targets, beside them and beside what the machine's limits allow. */
+static void print_targets(const struct bench *b, const char *dir)
+{
+    const char *slash = strrchr(dir, '/');
+    const char *model = slash ? slash + 1 : dir;
+    bool is_fp8 = strcmp(b->options.kv_cache_dtype, "fp8") == 0, has_header = false;
+    for (size_t t = 0; t < ARRAY_LEN(TARGETS); t++) {
+        if (strcmp(TARGETS[t].model, model) != 0 || TARGETS[t].is_fp8 != is_fp8)
+            continue;
+        for (int32_t i = 0; i < b->num_results; i++) {
+            const struct result *r = &b->results[i];
+            if (r->batch != TARGETS[t].batch)
+                continue;
+            if (!has_header)
+                printf("| %s%s | measured tok/s | target | of target | of ceiling |\n"
+                       "| --- | --- | --- | --- | --- |\n",
+                       model, is_fp8 ? ", fp8 cache" : "");
+            has_header = true;
+            char what[32] = "prefill of 8k";
+            if (r->batch > 0)
+                snprintf(what, sizeof(what), "decode, batch %d", r->batch);
+            printf("| %s | %.0f | %.0f | %.3f | %.3f |\n", what, r->tokens_per_s,
+                   TARGETS[t].tokens_per_s, r->tokens_per_s / TARGETS[t].tokens_per_s,
+                   r->tokens_per_s / r->ceiling);
+        }
+    }
 }
 
 int main(int argc, char **argv)
 {
-    static const int32_t batches[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
+    static const int32_t BATCHES[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
+    static const int32_t SHORT_BATCHES[] = {1, 8, 64, 256};
+    static const int32_t LENGTHS[] = {128, 1024, PREFILL_CHUNK};
     if (argc < 2) {
-        fprintf(stderr, "usage: %s MODEL_DIR [CONTEXT]\n", argv[0]);
+        fprintf(stderr, "usage: %s MODEL_DIR [CONTEXT] [short] [fp8]\n", argv[0]);
         return 2;
     }
-    struct bench b;
-    int32_t context = argc > 2 ? atoi(argv[2]) : 1024;
-    open_bench(&b, argv[1], max_i32(context, PREFILL_CHUNK));
-    for (size_t i = 0; i < ARRAY_LEN(batches); i++)
+    int32_t context = 1024;
+    bool is_short = false, is_fp8 = false;
+    for (int i = 2; i < argc; i++) {
+        if (strcmp(argv[i], "short") == 0)
+            is_short = true;
+        else if (strcmp(argv[i], "fp8") == 0)
+            is_fp8 = true;
+        else
+            context = atoi(argv[i]);
+    }
+    if (context < 1 || context > 1 << 20) {
+        fprintf(stderr, "%s: a context of %d tokens: expected 1 to 1048576\n", argv[0], context);
+        return 2;
+    }
+    static struct bench b;
+    open_bench(&b, argv[1], max_i32(context, PREFILL_CHUNK), is_fp8);
+    const int32_t *batches = is_short ? SHORT_BATCHES : BATCHES;
+    size_t num_batches = is_short ? ARRAY_LEN(SHORT_BATCHES) : ARRAY_LEN(BATCHES);
+    for (size_t i = 0; i < num_batches; i++)
         bench_decode(&b, batches[i], context);
-    static const int32_t lengths[] = {128, 1024, PREFILL_CHUNK};
-    for (size_t i = 0; i < ARRAY_LEN(lengths); i++)
-        bench_prefill(&b, lengths[i]);
+    for (size_t i = is_short ? ARRAY_LEN(LENGTHS) - 1 : 0; i < ARRAY_LEN(LENGTHS); i++)
+        bench_prefill(&b, LENGTHS[i], 1);
+    bench_prefill(&b, 1024, PREFILL_CHUNK / 1024);
+    print_targets(&b, argv[1]);
     executor_destroy(b.executor);
     engine_config_deinit(&b.config);
     model_config_deinit(&b.model);

@@ -120,20 +120,15 @@ static void prepare_qkv(const struct attention *attention, struct forward *fwd, 
                    fwd->groups[cache->group].slot_mapping);
 }
 
-void attention_forward(const struct attention *attention, struct forward *fwd, struct tensor out,
-                       struct tensor x)
+/** attended: what the step's queries, keys and values in `qkv` come to. */
+static void attend(const struct attention *attention, struct forward *fwd, struct tensor attended,
+                   struct tensor qkv)
 {
     const struct attention_options *options = &attention->options;
     const struct layer_cache *cache = &fwd->caches[options->layer];
-    const struct cache_group_step *group = &fwd->groups[cache->group];
     struct kv_cache kv = cache->kv;
     kv.k_scale = attention->k_scale;
     kv.v_scale = attention->v_scale;
-    size_t mark = workspace_mark(&fwd->workspace);
-    struct tensor qkv = forward_activation(fwd, qkv_size(attention));
-    struct tensor attended = forward_activation(fwd, q_size(attention));
-
-    joined_linear_forward(&attention->qkv_proj, fwd, qkv, x);
     prepare_qkv(attention, fwd, qkv, &kv);
     const struct attention_params params = {
         .scale = attention->scale,
@@ -141,8 +136,45 @@ void attention_forward(const struct attention *attention, struct forward *fwd, s
         .num_heads = options->num_heads,
         .softcap = (float)options->softcap,
     };
-    op_attention(fwd->dev, attended, tensor_columns(qkv, 0, q_size(attention)), &kv, &group->batch,
-                 &params);
+    op_attention(fwd->dev, attended, tensor_columns(qkv, 0, q_size(attention)), &kv,
+                 &fwd->groups[cache->group].batch, &params);
+}
+
+void attention_forward(const struct attention *attention, struct forward *fwd, struct tensor out,
+                       struct tensor x)
+{
+    size_t mark = workspace_mark(&fwd->workspace);
+    struct tensor qkv = forward_activation(fwd, qkv_size(attention));
+    struct tensor attended = forward_activation(fwd, q_size(attention));
+    joined_linear_forward(&attention->qkv_proj, fwd, qkv, x);
+    attend(attention, fwd, attended, qkv);
     linear_forward(&attention->o_proj, fwd, out, attended);
+    workspace_release(&fwd->workspace, mark);
+}
+
+static const struct matmul_fusion ADDS = {.adds = true};
+
+bool attention_fuses(const struct attention *attention, const struct forward *fwd)
+{
+    return op_fuses_matmul(fwd->dev, fwd->num_tokens, &attention->o_proj.weight, &ADDS);
+}
+
+void attention_add(const struct attention *attention, const struct rms_norm *norm,
+                   struct forward *fwd, struct tensor residual, struct tensor spare)
+{
+    size_t mark = workspace_mark(&fwd->workspace);
+    struct tensor qkv = forward_activation(fwd, qkv_size(attention));
+    struct tensor attended = forward_activation(fwd, q_size(attention));
+    const struct joined_linear *qkv_proj = &attention->qkv_proj;
+    const struct matmul_fusion normed = {.norm = norm->params};
+    if (qkv_proj->num_parts == 1 &&
+        op_fuses_matmul(fwd->dev, fwd->num_tokens, &qkv_proj->parts[0].weight, &normed)) {
+        op_fused_matmul(fwd->dev, qkv, residual, &qkv_proj->parts[0].weight, &normed);
+    } else { // parts share one norm
+        rms_norm_forward(norm, fwd, spare, residual);
+        joined_linear_forward(qkv_proj, fwd, qkv, spare);
+    }
+    attend(attention, fwd, attended, qkv);
+    op_fused_matmul(fwd->dev, residual, attended, &attention->o_proj.weight, &ADDS);
     workspace_release(&fwd->workspace, mark);
 }

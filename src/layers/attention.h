@@ -47,3 +47,11 @@ size_t attention_scratch_bytes(const struct attention *attention, enum dtype dty
  *  cache first. */
 void attention_forward(const struct attention *attention, struct forward *fwd, struct tensor out,
                        struct tensor x);
+
+/** Whether attention_add() can be called for this step. */
+bool attention_fuses(const struct attention *attention, const struct forward *fwd);
+
+/** residual += attention(norm(residual)) with fused products, for steps of few tokens. `spare`:
+ *  [num_tokens, hidden_size], undefined afterwards. */
+void attention_add(const struct attention *attention, const struct rms_norm *norm,
+                   struct forward *fwd, struct tensor residual, struct tensor spare);

@@ -66,3 +66,30 @@ void gated_mlp_forward(const struct gated_mlp *mlp, struct forward *fwd, struct 
     linear_forward(&mlp->down_proj, fwd, out, activated);
     workspace_release(&fwd->workspace, mark);
 }
+
+static struct matmul_fusion gate_up_fusion(const struct rms_norm *norm)
+{
+    return (struct matmul_fusion){.norm = norm->params, .is_swiglu = true};
+}
+
+static const struct matmul_fusion ADDS = {.adds = true};
+
+bool gated_mlp_fuses(const struct gated_mlp *mlp, const struct rms_norm *norm,
+                     const struct forward *fwd)
+{
+    const struct matmul_fusion gate_up = gate_up_fusion(norm);
+    return mlp->act == ACTIVATION_SILU &&
+           op_fuses_matmul(fwd->dev, fwd->num_tokens, &mlp->gate_up_proj.weight, &gate_up) &&
+           op_fuses_matmul(fwd->dev, fwd->num_tokens, &mlp->down_proj.weight, &ADDS);
+}
+
+void gated_mlp_add(const struct gated_mlp *mlp, const struct rms_norm *norm, struct forward *fwd,
+                   struct tensor residual)
+{
+    size_t mark = workspace_mark(&fwd->workspace);
+    struct tensor activated = forward_activation(fwd, mlp->intermediate_size);
+    const struct matmul_fusion gate_up = gate_up_fusion(norm);
+    op_fused_matmul(fwd->dev, activated, residual, &mlp->gate_up_proj.weight, &gate_up);
+    op_fused_matmul(fwd->dev, residual, activated, &mlp->down_proj.weight, &ADDS);
+    workspace_release(&fwd->workspace, mark);
+}

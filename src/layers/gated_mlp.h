@@ -4,6 +4,7 @@
 
 #include "layers/forward.h"
 #include "layers/linear.h"
+#include "layers/rms_norm.h"
 #include "model_loader/weights.h"
 
 enum activation { ACTIVATION_SILU, ACTIVATION_GELU_TANH };
@@ -41,3 +42,11 @@ size_t gated_mlp_scratch_bytes(const struct gated_mlp *mlp, enum dtype dtype, in
 /** out, x: [num_tokens, hidden_size], may be the same. */
 void gated_mlp_forward(const struct gated_mlp *mlp, struct forward *fwd, struct tensor out,
                        struct tensor x);
+
+/** Whether gated_mlp_add() can be called for this step. */
+bool gated_mlp_fuses(const struct gated_mlp *mlp, const struct rms_norm *norm,
+                     const struct forward *fwd);
+
+/** residual += mlp(norm(residual)) with fused products, for steps of few tokens. */
+void gated_mlp_add(const struct gated_mlp *mlp, const struct rms_norm *norm, struct forward *fwd,
+                   struct tensor residual);

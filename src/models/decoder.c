@@ -198,6 +198,40 @@ static void feed_forward(const struct decoder_layer *layer, struct forward *fwd,
         gated_mlp_forward(&layer->mlp, fwd, out, x);
 }
 
+/** Tells the watchdog that a layer is done. */
+static void count_layer(struct forward *fwd)
+{
+    if (fwd->progress)
+        atomic_fetch_add_explicit(fwd->progress, 1, memory_order_relaxed);
+}
+
+/** Norms before each block, for few tokens: norms and additions are part of the products, and
+ *  `residual` holds all sums. */
+static void forward_fused(const struct decoder *decoder, struct forward *fwd, struct tensor hidden,
+                          struct tensor residual)
+{
+    for (int32_t i = 0; i < decoder->num_layers; i++) {
+        const struct decoder_layer *layer = &decoder->layers[i];
+        attention_add(&layer->self_attn, &layer->input_layernorm, fwd, residual, hidden);
+        gated_mlp_add(&layer->mlp, &layer->post_attention_layernorm, fwd, residual);
+        count_layer(fwd);
+    }
+    rms_norm_forward(&decoder->norm, fwd, hidden, residual);
+}
+
+static bool fuses(const struct decoder *decoder, const struct forward *fwd)
+{
+    if (decoder->norms != NORMS_BEFORE)
+        return false;
+    for (int32_t i = 0; i < decoder->num_layers; i++) {
+        const struct decoder_layer *layer = &decoder->layers[i];
+        if (layer->is_sparse || !attention_fuses(&layer->self_attn, fwd) ||
+            !gated_mlp_fuses(&layer->mlp, &layer->post_attention_layernorm, fwd))
+            return false;
+    }
+    return true;
+}
+
 /** Normalises before each block; the addition of one block's output is fused with the next norm. */
 static void forward_norms_before(const struct decoder *decoder, int32_t i, struct forward *fwd,
                                  struct tensor hidden, struct tensor residual)
@@ -247,6 +281,10 @@ void decoder_forward(const struct model *model, struct forward *fwd, struct tens
                      struct tensor residual)
 {
     const struct decoder *decoder = model->impl;
+    if (fuses(decoder, fwd)) {
+        forward_fused(decoder, fwd, hidden, residual);
+        return;
+    }
     for (int32_t i = 0; i < decoder->num_layers; i++) {
         switch (decoder->norms) {
         case NORMS_BEFORE:
@@ -259,8 +297,7 @@ void decoder_forward(const struct model *model, struct forward *fwd, struct tens
             forward_norms_around(decoder, i, fwd, hidden, residual);
             break;
         }
-        if (fwd->progress)
-            atomic_fetch_add_explicit(fwd->progress, 1, memory_order_relaxed);
+        count_layer(fwd);
     }
 }
 

@@ -79,6 +79,22 @@ void op_matmul(struct device *dev, struct tensor out, struct tensor x, const str
         dev->ops.matmul(dev, out, x, w);
 }
 
+bool op_fuses_matmul(const struct device *dev, int64_t rows, const struct weight *w,
+                     const struct matmul_fusion *fusion)
+{
+    return dev->ops.fuses_matmul(dev, rows, w, fusion);
+}
+
+void op_fused_matmul(struct device *dev, struct tensor out, struct tensor x, const struct weight *w,
+                     const struct matmul_fusion *fusion)
+{
+    assert(is_dense_activation(dev, x) && is_dense_activation(dev, out) && are_apart(out, x));
+    assert(out.shape[0] == x.shape[0] && x.shape[1] == w->in_features);
+    assert(out.shape[1] * (fusion->is_swiglu ? 2 : 1) == w->out_features);
+    if (x.shape[0] > 0)
+        dev->ops.fused_matmul(dev, out, x, w, fusion);
+}
+
 static bool is_kv_cache(const struct kv_cache *cache)
 {
     return cache->num_blocks > 0 && cache->block_size > 0 && cache->num_kv_heads > 0 &&

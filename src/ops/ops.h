@@ -140,6 +140,13 @@ struct attention_needs {
     int32_t num_windows, max_seqs;
 };
 
+/** What a product does besides: see fused_matmul(). */
+struct matmul_fusion {
+    struct norm_params norm; // of x before the product; its weight NULL: none
+    bool is_swiglu; // the weight holds the gate's rows, then up's: the result is silu(gate) * up
+    bool adds;      // the result is added to what `out` holds
+};
+
 struct device;
 
 /** What a backend can do. Entries are never NULL unless they say so. */
@@ -205,6 +212,13 @@ struct ops {
     /** out = x * w^T + bias; x: [rows, in], out: [rows, out] with any row stride, of the device's
      *  dtype or f32 (logits). */
     void (*matmul)(struct device *dev, struct tensor out, struct tensor x, const struct weight *w);
+    /** Whether fused_matmul() takes `rows` rows of this weight, and is the faster way. */
+    bool (*fuses_matmul)(const struct device *dev, int64_t rows, const struct weight *w,
+                         const struct matmul_fusion *fusion);
+    /** out = (out +) the product of x and w with what `fusion` says; x: [rows, in], out: [rows,
+     * out] or, of a SwiGLU, [rows, out / 2]; both of the device's dtype, and apart. */
+    void (*fused_matmul)(struct device *dev, struct tensor out, struct tensor x,
+                         const struct weight *w, const struct matmul_fusion *fusion);
     /**
      * qkv: [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], a row's queries, keys, values.
      * Normalises the heads of queries and keys, rotates their first rot_dim dimensions (half-split
@@ -319,6 +333,10 @@ void op_add_rms_norm(struct device *dev, struct tensor x, struct tensor residual
 void op_add_post_norm(struct device *dev, struct tensor x, struct tensor residual,
                       struct norm_params post, struct norm_params pre);
 void op_matmul(struct device *dev, struct tensor out, struct tensor x, const struct weight *w);
+bool op_fuses_matmul(const struct device *dev, int64_t rows, const struct weight *w,
+                     const struct matmul_fusion *fusion);
+void op_fused_matmul(struct device *dev, struct tensor out, struct tensor x, const struct weight *w,
+                     const struct matmul_fusion *fusion);
 void op_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cache *cache,
                     const struct qkv_params *params, const int32_t *positions,
                     const int64_t *slot_mapping);

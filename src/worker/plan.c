@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "base/memory.h"
@@ -302,6 +303,16 @@ static enum status plan_overlap(struct engine_config *config, struct error *err)
     return STATUS_OK;
 }
 
+/** A GPU computes in bfloat16, which holds fewer digits than what some checkpoints hold. */
+static void warn_of_rounding(const struct engine_config *config)
+{
+    enum dtype dtype = config->model->dtype;
+    if (config->device == DEVICE_CUDA && (dtype == DTYPE_F16 || dtype == DTYPE_F32) &&
+        strcmp(config->options->dtype ? config->options->dtype : "auto", "auto") == 0)
+        log_warning("the checkpoint's %s weights are rounded to bfloat16 on a GPU",
+                    dtype_name(dtype));
+}
+
 static enum status plan(struct engine_config *config, struct error *err)
 {
     const struct model_class *class;
@@ -309,6 +320,7 @@ static enum status plan(struct engine_config *config, struct error *err)
     TRY(pooling_config_load(&config->pooling, config->options, config->model, err));
     TRY(plan_device(config, err));
     TRY(plan_overlap(config, err));
+    warn_of_rounding(config);
     TRY(limits_settle_length(config, err));
     TRY(plan_for_length(config, config->max_model_len, err));
     int32_t longest = longest_length(config);

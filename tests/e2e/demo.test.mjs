@@ -1,4 +1,5 @@
-// The demo model through HTTP gives exactly what an independent implementation computed.
+// The demo model through HTTP gives exactly what an independent implementation computed in float32;
+// on a GPU, which computes in bfloat16, as far as rounding cannot have turned a choice.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
@@ -7,6 +8,9 @@ import { Server, demo } from './server.mjs';
 
 const { cases } = JSON.parse(readFileSync(path.join(demo, 'expected.json'), 'utf8'));
 let server;
+const isRounded = process.env.VLLM_TARGET_DEVICE === 'cuda';
+const tolerance = isRounded ? 0.15 : 1e-3;
+const isCertain = (one) => !isRounded || one.smallest_margin > 2 * tolerance;
 
 before(async () => (server = await Server.start(['--served-model-name', 'demo'])));
 after(async () => assert.equal(await server.stop(), 0));
@@ -39,6 +43,7 @@ for (const one of cases) {
     assert.equal(answer.status, 200, JSON.stringify(answer.body));
     const [choice] = answer.body.choices;
     assert.deepEqual(answer.body.prompt_token_ids, one.prompt_token_ids);
+    if (!isCertain(one)) return;
     assert.deepEqual(choice.token_ids, one.output_token_ids);
     assert.equal(choice.finish_reason, one.finish_reason);
     assert.equal(choice.message.content, one.text);
@@ -50,7 +55,7 @@ for (const one of cases) {
       prompt: one.prompt_token_ids,
       temperature: 0,
       max_tokens: 1,
-      logprobs: 10,
+      logprobs: isRounded ? 20 : 10,
       return_tokens_as_token_ids: true,
     });
     assert.equal(answer.status, 200, JSON.stringify(answer.body));
@@ -61,13 +66,13 @@ for (const one of cases) {
       const got = top[`token_id:${id}`];
       assert.ok(got !== undefined, `token ${id} is among the ten likeliest`);
       const gap = got - top[`token_id:${best.id}`];
-      assert.ok(Math.abs(gap - (logit - best.logit)) < 1e-3, `token ${id}: ${gap} for ${logit - best.logit}`);
+      assert.ok(Math.abs(gap - (logit - best.logit)) < tolerance, `token ${id}: ${gap} for ${logit - best.logit}`);
     }
   });
 }
 
 test('the streamed text of every case is the plain one', async () => {
-  for (const one of cases) {
+  for (const one of cases.filter(isCertain)) {
     const events = await server.stream('/v1/chat/completions', {
       ...bodyOf(one),
       temperature: 0,

@@ -389,6 +389,53 @@ static void products_are_right_whatever_the_shape(void **state)
     }
 }
 
+static void check_fused(struct bench *b, int64_t rows, int64_t k, int64_t n, int flags)
+{
+    bool is_swiglu = flags & 2, adds = flags & 4;
+    float *data = randoms(b, n * k), *x = randoms(b, rows * k), *norm = randoms(b, k);
+    uint16_t *bits = arena_array(&b->arena, uint16_t, n * k);
+    for (int64_t i = 0; i < n * k; i++)
+        bits[i] = f32_to_bf16(data[i]);
+    struct weight w = {.form = WEIGHT_BF16, .out_features = n, .in_features = k, .data = bits};
+    w.bias = flags & 8 ? randoms(b, n) : NULL;
+    int64_t cols = is_swiglu ? n / 2 : n;
+    float *out = randoms(b, rows * cols);
+    struct tensor gpu_x = matrix_to_gpu(b, x, rows, k);
+    struct tensor gpu_out = matrix_to_gpu(b, out, rows, cols);
+    struct matmul_fusion fusion = {{flags & 1 ? norm : NULL, eps, 0}, is_swiglu, adds};
+    op_fused_matmul(&b->cpu, tensor_2d(out, DTYPE_F32, rows, cols),
+                    tensor_2d(x, DTYPE_F32, rows, k), &w, &fusion);
+    struct error err = {0};
+    assert_int_equal(b->gpu.ops.prepare_weight(&b->gpu, &w, &err), STATUS_OK);
+    void *gpu_norm = bf16_to_gpu(b, norm, k);
+    fusion.norm.weight = flags & 1 ? gpu_norm : NULL;
+    assert_true(op_fuses_matmul(&b->gpu, rows, &w, &fusion));
+    op_fused_matmul(&b->gpu, gpu_out, gpu_x, &w, &fusion);
+    // Of a product of size sqrt(k) the normalised inputs are rounded, each by half a unit; a SwiGLU
+    // multiplies two of them.
+    double scale = sqrt((double)k);
+    assert_close(from_gpu(b, gpu_out), out, rows * cols, (is_swiglu ? 6 : 2) * ROUNDING,
+                 4 * scale * (is_swiglu ? scale / 4 : 1) * ROUNDING, "fused_matmul");
+    release(b, (void *)(uintptr_t)w.data);
+    release(b, gpu_norm);
+    release(b, gpu_x.data);
+    release(b, gpu_out.data);
+    arena_reset(&b->arena);
+}
+
+static void fused_products_are_right(void **state)
+{
+    struct bench *b = bench_of(state);
+    static const int64_t rows[] = {1, 2, 5, 8, 9, 16};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        for (int flags = 0; flags < 16; flags++) {
+            check_fused(b, rows[i], 64, 48, flags);
+            if (rows[i] == 1 || rows[i] == 9)
+                check_fused(b, rows[i], 1024, 3080, flags);
+        }
+    }
+}
+
 // ---- Mixtures of experts -------------------------------------------------------------------
 
 /** One layer's experts and where tokens went, on both devices. */
@@ -660,6 +707,10 @@ static void check_step(struct bench *b, struct attention_run *run, const int32_t
         int32_t i = batch.num_seqs++;
         for (int32_t c2 = 0; c2 < run->max_blocks; c2++)
             table[i * run->max_blocks + c2] = (c2 * NUM_SEQS + s);
+        // Blocks that slid out of the window are not there: far outside the pool.
+        for (int32_t c2 = 0; c->window > 0 && (c2 + 1) * c->block_size <= from[s] + 1 - c->window;
+             c2++)
+            table[i * run->max_blocks + c2] = -(1 << 19);
         for (int32_t p = from[s]; p < to[s]; p++) {
             int32_t row = batch.num_tokens++;
             positions[row] = p;
@@ -887,6 +938,7 @@ int main(void)
         cmocka_unit_test(logits_are_capped_softly),
         cmocka_unit_test(products_are_right_whatever_the_shape),
         cmocka_unit_test(experts_are_right_and_independent_of_other_tokens),
+        cmocka_unit_test(fused_products_are_right),
         cmocka_unit_test(attention_is_right_for_prompts_chunks_decoding_and_mixtures),
         cmocka_unit_test(greedy_draws_take_the_first_of_the_largest),
         cmocka_unit_test(a_recording_runs_over_what_memory_holds_then),

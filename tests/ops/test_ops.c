@@ -506,6 +506,58 @@ static void check_matmul(struct bench *b)
     }
 }
 
+static void check_fused_matmul_case(struct bench *b, int64_t rows, int64_t k, int64_t n,
+                                    const struct matmul_fusion *fusion)
+{
+    struct weight w = {.form = WEIGHT_BF16,
+                       .out_features = n,
+                       .in_features = k,
+                       .data = random_elements(b, DTYPE_BF16, n * k, 2),
+                       .bias = random_floats(b, n)};
+    int64_t cols = fusion->is_swiglu ? n / 2 : n;
+    float *x = random_floats(b, rows * k), *out = random_floats(b, rows * cols);
+    float *expected = floats(b, rows * cols), *product = floats(b, rows * n);
+    float *normed = floats(b, rows * k), *before = floats(b, rows * cols);
+    memcpy(before, out, (size_t)(rows * cols) * sizeof(float));
+    struct tensor in = tensor_2d(x, DTYPE_F32, rows, k);
+    if (fusion->norm.weight) {
+        op_rms_norm(&b->one, tensor_2d(normed, DTYPE_F32, rows, k), in, fusion->norm);
+        in.data = normed;
+    }
+    op_matmul(&b->one, tensor_2d(product, DTYPE_F32, rows, n), in, &w);
+    if (fusion->is_swiglu)
+        op_silu_and_mul(&b->one, tensor_2d(expected, DTYPE_F32, rows, cols),
+                        tensor_2d(product, DTYPE_F32, rows, n));
+    else
+        memcpy(expected, product, (size_t)(rows * n) * sizeof(float));
+    for (int64_t i = 0; fusion->adds && i < rows * cols; i++)
+        expected[i] += before[i];
+    assert_true(op_fuses_matmul(&b->many, rows, &w, fusion));
+    op_fused_matmul(&b->many, tensor_2d(out, DTYPE_F32, rows, cols),
+                    tensor_2d(x, DTYPE_F32, rows, k), &w, fusion);
+    assert_same_bits(out, expected, rows * cols, "fused_matmul");
+}
+
+/** A fused product gives the bits of its parts. */
+static void check_fused_matmul(struct bench *b)
+{
+    static const int64_t rows[] = {1, 2, 5, 16};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        for (int flags = 0; flags < 8; flags++) {
+            const struct matmul_fusion fusion = {
+                .norm = {flags & 1 ? random_floats(b, 65) : NULL, eps, 0.5f},
+                .is_swiglu = flags & 2,
+                .adds = flags & 4,
+            };
+            check_fused_matmul_case(b, rows[i], 65, 34, &fusion);
+            arena_reset(&b->arena);
+        }
+    }
+    const struct weight w = {.form = WEIGHT_F32, .out_features = 8, .in_features = 8};
+    const struct matmul_fusion plain = {0};
+    assert_false(op_fuses_matmul(&b->one, 17, &w, &plain));
+}
+
 // ---- Mixtures of experts -------------------------------------------------------------------
 
 static struct expert_routes make_routes(struct bench *b, int32_t num_tokens, int32_t top_k,
@@ -793,6 +845,7 @@ static const struct {
     {"gather_rows", check_gather_rows},
     {"prepare_weight, matmul", check_matmul},
     {"route_experts, matmul_experts, combine_experts", check_experts},
+    {"fused_matmul", check_fused_matmul},
     {"attention", check_attention},
 };
 

@@ -179,6 +179,47 @@ static void scalar_matmul(struct device *dev, struct tensor out, struct tensor x
     }
 }
 
+// Fused products save launches, which cost nothing here; they are made of their parts, so that the
+// same bits come out of either way.
+static bool scalar_fuses_matmul(const struct device *dev, int64_t rows, const struct weight *w,
+                                const struct matmul_fusion *fusion)
+{
+    enum { MAX_ROWS = 16 };
+    (void)dev;
+    return rows <= MAX_ROWS && (!fusion->is_swiglu || w->out_features % 2 == 0);
+}
+
+static struct tensor scratch_matrix(struct device *dev, int64_t rows, int64_t cols)
+{
+    return tensor_2d(arena_array(&dev->scratch, float, (size_t)(rows * cols)), DTYPE_F32, rows,
+                     cols);
+}
+
+static void scalar_fused_matmul(struct device *dev, struct tensor out, struct tensor x,
+                                const struct weight *w, const struct matmul_fusion *fusion)
+{
+    struct arena_mark mark = arena_mark(&dev->scratch);
+    int64_t rows = x.shape[0];
+    struct tensor result = out;
+    if (fusion->norm.weight) {
+        struct tensor normed = scratch_matrix(dev, rows, x.shape[1]);
+        dev->ops.rms_norm(dev, normed, x, fusion->norm);
+        x = normed;
+    }
+    if (fusion->adds)
+        result = scratch_matrix(dev, rows, out.shape[1]);
+    if (fusion->is_swiglu) {
+        struct tensor gate_up = scratch_matrix(dev, rows, w->out_features);
+        dev->ops.matmul(dev, gate_up, x, w);
+        dev->ops.silu_and_mul(dev, result, gate_up);
+    } else {
+        dev->ops.matmul(dev, result, x, w);
+    }
+    for (int64_t i = 0; fusion->adds && i < tensor_numel(out); i++)
+        ((float *)out.data)[i] += ((const float *)result.data)[i];
+    cpu_scratch_end(&dev->scratch, mark);
+}
+
 /** Rotates the first rot_dim dimensions of each head in place, half-split pairs. */
 static void rope(struct device *dev, struct tensor x, int32_t head_dim, int32_t rot_dim,
                  const float *cos_sin, const int32_t *positions)
@@ -419,6 +460,8 @@ void cpu_ops_scalar(struct ops *ops)
         .add_rms_norm = scalar_add_rms_norm,
         .add_post_norm = scalar_add_post_norm,
         .matmul = scalar_matmul,
+        .fuses_matmul = scalar_fuses_matmul,
+        .fused_matmul = scalar_fused_matmul,
         .prepare_qkv = scalar_prepare_qkv,
         .attention = scalar_attention,
         .silu_and_mul = scalar_silu_and_mul,

@@ -31,9 +31,18 @@ DEVICE struct score_scale make_score_scale(float scale, float softcap)
     return {scale * LOG2E, 0.0f};
 }
 
-DEVICE float score_of(float product, struct score_scale s)
+/** Turns products into scores; the question is asked once for all of them. */
+template <int TILES> DEVICE void scale_scores(float s[TILES][4], struct score_scale scale)
 {
-    return s.cap > 0 ? s.cap * tanhf(product * s.scale) : product * s.scale;
+    if (scale.cap > 0) {
+#pragma unroll
+        for (int i = 0; i < 4 * TILES; i++)
+            s[i / 4][i % 4] = scale.cap * tanhf(s[i / 4][i % 4] * scale.scale);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4 * TILES; i++)
+            s[i / 4][i % 4] *= scale.scale;
+    }
 }
 
 /** Where the 16 tokens of a page lie for one head: rows back to back. */

@@ -133,27 +133,31 @@ DEVICE void load_page(const struct attention_decode_args &a, uint32_t stage, int
     }
 }
 
-/** One warp's softmax state over its pages: rows lane / 4 and lane / 4 + 8. */
+/** One warp's softmax state over its pages: rows lane / 4 and lane / 4 + 8. Groups of at most eight
+ *  heads leave the second one empty. */
 template <int D> struct warp_state {
     float o[D / 8][4], max[2], sum[2];
 };
 
 template <int D, bool FP8>
 DEVICE void add_page(struct warp_state<D> &w, const uint32_t q[D / 16][4], uint32_t stage,
-                     int first_token, const struct decode_segment &g, struct score_scale scale)
+                     int first_token, const struct decode_segment &g, struct score_scale scale,
+                     bool has_upper)
 {
     float s[2][4] = {};
     multiply_keys<D, FP8>(s, q, stage);
+    scale_scores<2>(s, scale);
     bool is_whole = first_token + PAGE <= g.num_keys && first_token >= g.first_key;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
+        if (h == 1 && !has_upper)
+            break; // its weights are products with zeros
         float best = -INFINITY;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float &x = s[i / 2][2 * h + i % 2];
             int token = first_token + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
-            x = is_whole || (token < g.num_keys && token >= g.first_key) ? score_of(x, scale)
-                                                                         : -INFINITY;
+            x = is_whole || (token < g.num_keys && token >= g.first_key) ? x : -INFINITY;
             best = fmaxf(best, x);
         }
         best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
@@ -169,6 +173,8 @@ DEVICE void add_page(struct warp_state<D> &w, const uint32_t q[D / 16][4], uint3
         }
         w.sum[h] = w.sum[h] * shrink + sum;
         w.max[h] = best;
+        if (!__any_sync(0xffffffffu, shrink != 1.0f))
+            continue; // the maximum settles after a few pages
 #pragma unroll
         for (int i = 0; i < D / 8; i++) {
             w.o[i][2 * h] *= shrink;
@@ -188,6 +194,7 @@ struct cursor {
     const int32_t *table;
     int blocks, blocks_after; // of this round of 32 turns and the next, one per lane
     int num_issued;           // over all segments
+    bool is_waiting;          // for the kernels before this one
 };
 
 DEVICE int first_page(const struct decode_segment &g)
@@ -234,6 +241,10 @@ DEVICE void issue_page(const struct attention_decode_args &a, struct cursor &c, 
             c.blocks_after = block_of_turn(a, c, c.turn + 32 + (int)threadIdx.x % 32);
         }
         int block = __shfl_sync(0xffffffffu, c.blocks, c.turn % 32);
+        if (c.is_waiting && (c.first + c.turn * WARPS + 1) * PAGE >= c.num_keys) {
+            dependency_wait(); // the last page has this step's token
+            c.is_waiting = false;
+        }
         load_page<D, FP8>(a, stages + c.num_issued % r::STAGES * r::STAGE_BYTES, block,
                           c.first + c.turn * WARPS, head, c.num_keys);
         c.turn++;
@@ -268,13 +279,14 @@ DEVICE void walk_pages(const struct attention_decode_args &a, struct warp_state<
     struct score_scale scale =
         make_score_scale(a.scale * (FP8 ? a.cache.k_scale : 1.0f), a.softcap);
     int num = num_turns(g), first = first_page(g);
+    bool has_upper = group - first_row > 8;
 #pragma unroll 1
     for (int i = 0; i < num; i++) {
         cp_async_wait<r::STAGES - 2>();
         __syncwarp(); // the page is whole, and all lanes are done with the stage filled next
         issue_page<D, FP8>(a, c, stages, head);
         add_page<D, FP8>(w, q, stages + *num_used % r::STAGES * r::STAGE_BYTES,
-                         (first + i * WARPS) * PAGE, g, scale);
+                         (first + i * WARPS) * PAGE, g, scale, has_upper);
         ++*num_used;
     }
 #pragma unroll
@@ -399,13 +411,18 @@ __global__ __launch_bounds__(WARPS * 32, D > 128 ? 1 : 2) void decode_kernel(
     part.lse = (float *)(part.counters + (size_t)a.plan.max_seqs * a.num_heads);
     part.o = part.lse + (size_t)num_slots * a.num_heads;
 
-    dependency_wait();
-    dependents_launch();
+    // What an earlier launch of this step has read, and pages of earlier steps, do not depend on
+    // the kernels in between: loading begins while they end.
     struct cursor c = {};
+    c.is_waiting = a.plan.is_settled;
+    if (!c.is_waiting)
+        dependency_wait();
     c.at = segments + cta_first[blockIdx.x];
     c.end = segments + cta_first[blockIdx.x + 1];
-    if (c.at == c.end)
+    if (c.at == c.end) {
+        dependency_wait(); // the end of this grid says that those before it have ended
         return;
+    }
     const struct decode_segment *at = c.at, *end = c.end;
     uint32_t stages = smem_address(smem) + threadIdx.x / 32 * r::STAGES * r::STAGE_BYTES;
     int num_used = 0;
@@ -413,6 +430,10 @@ __global__ __launch_bounds__(WARPS * 32, D > 128 ? 1 : 2) void decode_kernel(
 #pragma unroll 1
     for (int i = 0; i < r::STAGES - 1; i++)
         issue_page<D, FP8>(a, c, stages, head);
+    if (c.is_waiting)
+        dependency_wait();
+    c.is_waiting = false;
+    dependents_launch();
 #pragma unroll 1
     for (; at < end; at++) {
         struct decode_segment g = *at;

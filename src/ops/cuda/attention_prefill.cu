@@ -6,8 +6,8 @@
 // finds its sequence by bisection and the host needs to know no length. Surplus CTAs leave at once.
 // Tiles run from the last to the first: the long ones start first.
 //
-// This kernel (FlashAttention-2, Dao 2023) multiplies with mma.m16n8k16 and serves every head size
-// and fp8 caches; bf16 caches with heads of 64 and 128 go to attention_prefill_wgmma.cu.
+// This kernel (FlashAttention-2, Dao 2023) multiplies with mma.m16n8k16 and serves every head size;
+// heads of 64 and 128 go to attention_prefill_wgmma.cu.
 #include "ops/cuda/attention.cuh"
 #include "ops/cuda/attention_prefill.cuh"
 
@@ -19,8 +19,8 @@ template <int D, bool FP8> struct prefill_smem {
 };
 
 template <int D, bool FP8>
-DEVICE void load_tile(const struct attention_prefill_args &a, uint32_t dst, const void *pool,
-                      const int32_t *table, int first, int num_keys, int head)
+DEVICE void load_tile(const struct attention_prefill_args &a, const struct prefill_tile &t,
+                      uint32_t dst, const void *pool, const int32_t *table, int first, int head)
 {
     typedef kv_tile<D, FP8> tile;
 #pragma unroll
@@ -30,8 +30,10 @@ DEVICE void load_tile(const struct attention_prefill_args &a, uint32_t dst, cons
             break;
         int token = first + row, at = unit % tile::UNITS * 16;
         const char *src = (const char *)pool;
-        int valid = 0; // past the end: zeros, as zero times stale memory may not be zero
-        if (token < num_keys) {
+        // Past the end zeros, as zero times stale memory may not be zero; before the window there
+        // may be no block.
+        int valid = 0;
+        if (token >= t.first_key && token < t.end_key) {
             int block = table[token / a.cache.block_size];
             src += page_offset(a.cache, block, token, head, tile::ROW_BYTES) + at;
             valid = 16;
@@ -77,8 +79,8 @@ __launch_bounds__(THREADS,
 
     uint32_t base = smem_address(smem);
     int begin = t.first_key / TOKENS * TOKENS;
-    load_tile<D, FP8>(a, base, a.cache.k, table, begin, t.end_key, head);
-    load_tile<D, FP8>(a, base + TILE_BYTES, a.cache.v, table, begin, t.end_key, head);
+    load_tile<D, FP8>(a, t, base, a.cache.k, table, begin, head);
+    load_tile<D, FP8>(a, t, base + TILE_BYTES, a.cache.v, table, begin, head);
     int stage = 0;
 #pragma unroll 1
     for (int first = begin; first < t.end_key; first += TOKENS, stage ^= 1) {
@@ -87,7 +89,7 @@ __launch_bounds__(THREADS,
         cp_async_wait<1>();
         __syncthreads(); // keys are here; the other stage is free
         if (first + TOKENS < t.end_key)
-            load_tile<D, FP8>(a, next, a.cache.k, table, first + TOKENS, t.end_key, head);
+            load_tile<D, FP8>(a, t, next, a.cache.k, table, first + TOKENS, head);
         else
             cp_async_commit();
         bool is_masked = needs_mask(a, t, first, TOKENS);
@@ -97,13 +99,13 @@ __launch_bounds__(THREADS,
 #pragma unroll
             for (int page = 0; page < SUB / PAGE; page++)
                 multiply_keys<D, FP8>(s + 2 * page, q, k + (sub + page * PAGE) * PITCH);
+            scale_scores<SUB / 8>(s, scale);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 float top = best[h];
 #pragma unroll
                 for (int i = 0; i < SUB / 4; i++) {
                     float &x = s[i / 2][2 * h + i % 2];
-                    x = score_of(x, scale);
                     if (is_masked) {
                         int key = first + sub + i / 2 * 8 + lane % 4 * 2 + i % 2;
                         x = sees(a, t, position[h], key) ? x : -INFINITY;
@@ -132,8 +134,8 @@ __launch_bounds__(THREADS,
                 cp_async_wait<1>();
                 __syncthreads(); // values are here
                 if (first + TOKENS < t.end_key)
-                    load_tile<D, FP8>(a, next + TILE_BYTES, a.cache.v, table, first + TOKENS,
-                                      t.end_key, head);
+                    load_tile<D, FP8>(a, t, next + TILE_BYTES, a.cache.v, table, first + TOKENS,
+                                      head);
                 else
                     cp_async_commit();
             }

@@ -11,19 +11,30 @@ struct prefill_tile {
     int first_key, end_key;           // that any row of the tile sees
 };
 
-/** False for a surplus CTA. */
+/** The last sequence whose first tile is not behind `index`, by all lanes of a warp: 32 candidates
+ *  at a time, since each look costs a trip to memory. */
+DEVICE int find_sequence(const struct attention_prefill_args &a, int group, int index)
+{
+    int first = 0, num = a.num_seqs, lane = threadIdx.x % 32;
+    while (num > 1) {
+        int step = (num + 31) / 32, seq = first + lane * step;
+        bool is_behind =
+            lane * step >= num || a.query_start[seq] * group / PREFILL_ROWS + seq > index;
+        unsigned behind = __ballot_sync(0xffffffffu, is_behind);
+        int last =
+            (behind ? __ffs((int)behind) - 1 : 32) - 1; // 0 at least: index 0 is sequence 0's
+        first += max(last, 0) * step;
+        num = min(step, a.num_seqs - first);
+    }
+    return first;
+}
+
+/** False for a surplus CTA. All threads together. */
 DEVICE bool find_prefill_tile(const struct attention_prefill_args &a, struct prefill_tile *t)
 {
     int index = (int)(gridDim.x - 1 - blockIdx.x);
     t->group = a.num_heads / a.cache.num_kv_heads;
-    int low = 0, high = a.num_seqs - 1; // the last sequence whose first tile is not behind `index`
-    while (low < high) {
-        int mid = (low + high + 1) / 2;
-        if (a.query_start[mid] * t->group / PREFILL_ROWS + mid <= index)
-            low = mid;
-        else
-            high = mid - 1;
-    }
+    int low = find_sequence(a, t->group, index);
     t->seq = low;
     t->query_start = a.query_start[low];
     int num_queries = a.query_start[low + 1] - t->query_start;

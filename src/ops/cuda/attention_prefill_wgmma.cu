@@ -1,10 +1,14 @@
-// Prefill attention on Hopper's warpgroup instructions, for bf16 caches with heads of 64 and 128
+// Prefill attention on Hopper's warpgroup instructions, for heads of 64 and 128
 // (after FlashAttention-3, Shah et al. 2024). Two consumer warpgroups hold 64 rows each: queries,
 // scores and outputs in registers, keys and values read from shared memory by wgmma. One producer
 // warp fills two stages of 128 tokens with bulk tensor copies, a lane per page of 16 and panel of
 // 64 columns, so the gather through the block table costs the consumers nothing. The scores of the
 // next tile are multiplied while this tile's softmax runs, and tiles go from the last key to the
 // first, so that masks and the ragged end come up once, at the start.
+//
+// Of an e4m3 cache the producers are a whole warpgroup: they copy tiles as they are stored to a
+// ring of their own, and widen them to f16 (exact) into the stages that wgmma reads; there all is
+// f16 instead of bf16.
 #include "ops/cuda/attention_prefill.cuh"
 #include "ops/cuda/wgmma.cuh"
 
@@ -21,16 +25,21 @@ struct barriers {
     uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
 };
 
-template <int D> struct prefill_stages {
+enum { RAW_STAGES = 2 };
+
+template <int D, bool FP8> struct prefill_stages {
     static constexpr int TILE_BYTES = D / PANEL_COLUMNS * PANEL_BYTES;
-    static constexpr int BYTES = STAGES * 2 * TILE_BYTES + 1024; // aligned to the swizzle's 1024
+    static constexpr int RAW_BYTES = TOKENS * D; // of keys or values as an e4m3 cache has them
+    static constexpr int RAW_OFFSET = STAGES * 2 * TILE_BYTES;
+    // One more, as the first is aligned to the swizzle's 1024.
+    static constexpr int BYTES = RAW_OFFSET + (FP8 ? RAW_STAGES * 2 * RAW_BYTES : 0) + 1024;
 };
 
 template <int D>
 DEVICE void produce(const struct wgmma_args &w, const struct prefill_tile &t, struct barriers *b,
                     uint32_t base, int head, int seq_len)
 {
-    constexpr int PANELS = D / PANEL_COLUMNS, TILE_BYTES = prefill_stages<D>::TILE_BYTES;
+    constexpr int PANELS = D / PANEL_COLUMNS, TILE_BYTES = prefill_stages<D, false>::TILE_BYTES;
     const struct cuda_kv_cache &cache = w.a.cache;
     const int32_t *table = w.a.block_table + (size_t)t.seq * w.a.max_blocks;
     int lane = threadIdx.x % 32, page = lane % (TOKENS / PAGE), panel = lane / (TOKENS / PAGE);
@@ -63,28 +72,114 @@ DEVICE void produce(const struct wgmma_args &w, const struct prefill_tile &t, st
     }
 }
 
-/** scores = q * k^T, not waited for. */
+// A producer thread's part of an e4m3 tile: 16 elements of every 32nd token, of all panels. Four
+// neighbours take a token's panel, so that eight of them write to all banks.
+
+/** Starts copying a tile to the raw stage at `raw`; what lies behind the end
+ *  or before the window becomes zeros. */
 template <int D>
+DEVICE void copy_raw(const struct attention_prefill_args &a, const struct prefill_tile &t,
+                     uint32_t raw, int tile, int head, int seq_len)
+{
+    constexpr int PANELS = D / PANEL_COLUMNS, RAW_BYTES = prefill_stages<D, true>::RAW_BYTES;
+    const int32_t *table = a.block_table + (size_t)t.seq * a.max_blocks;
+    int row = (int)threadIdx.x / 4, column = threadIdx.x % 4 * 16;
+#pragma unroll 1
+    for (int i = 0; i < TOKENS / 32; i++, row += 32) {
+        int token = tile * TOKENS + row;
+        bool is_there = tile >= 0 && token >= t.first_key && token < seq_len;
+        size_t at = 0;
+        if (is_there)
+            at = (((size_t)table[token / a.cache.block_size] * a.cache.num_kv_heads + head) *
+                      a.cache.block_size +
+                  token % a.cache.block_size) *
+                     D +
+                 column;
+#pragma unroll
+        for (int panel = 0; panel < PANELS; panel++) {
+            uint32_t dst = raw + (uint32_t)(panel * TOKENS + row) * PANEL_COLUMNS + column;
+            size_t from = at + (is_there ? panel * PANEL_COLUMNS : 0);
+            cp_async16(dst, (const char *)a.cache.k + from, is_there ? 16 : 0);
+            cp_async16(dst + RAW_BYTES, (const char *)a.cache.v + from, is_there ? 16 : 0);
+        }
+    }
+    cp_async_commit();
+}
+
+/** Widens this thread's part of the raw keys or values into the swizzled tile. */
+template <int D> DEVICE void widen(char *tile, const char *raw)
+{
+    int row = (int)threadIdx.x / 4, unit = threadIdx.x % 4;
+#pragma unroll 2
+    for (int i = 0; i < D / PANEL_COLUMNS * TOKENS / 32; i++) {
+        int at = i * 32 + row; // panel * TOKENS + token
+        uint4 v = *(const uint4 *)(raw + at * PANEL_COLUMNS + unit * 16);
+        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+        uint32_t wide[8];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            wide[2 * j] = e4m3x2_to_f16x2((uint16_t)words[j]);
+            wide[2 * j + 1] = e4m3x2_to_f16x2((uint16_t)(words[j] >> 16));
+        }
+        char *to = tile + at * 128;
+        *(uint4 *)(to + (2 * unit ^ at % 8) * 16) = make_uint4(wide[0], wide[1], wide[2], wide[3]);
+        *(uint4 *)(to + ((2 * unit + 1) ^ at % 8) * 16) =
+            make_uint4(wide[4], wide[5], wide[6], wide[7]);
+    }
+    fence_async_proxy();
+}
+
+template <int D>
+DEVICE void produce_fp8(const struct attention_prefill_args &a, const struct prefill_tile &t,
+                        struct barriers *b, char *smem, int head, int seq_len)
+{
+    typedef prefill_stages<D, true> s;
+    char *raw = smem + s::RAW_OFFSET;
+    int end = t.first_key / TOKENS, tile = (t.end_key - 1) / TOKENS;
+    for (int i = 0; i < RAW_STAGES; i++)
+        copy_raw<D>(a, t, smem_address(raw + i * 2 * s::RAW_BYTES), tile - i >= end ? tile - i : -1,
+                    head, seq_len);
+#pragma unroll 1
+    for (int use = 0; tile >= end; tile--, use++) {
+        int stage = use % STAGES;
+        uint32_t parity = (uint32_t)(use / STAGES + 1) & 1;
+        char *from = raw + use % RAW_STAGES * 2 * s::RAW_BYTES;
+        char *to = smem + stage * 2 * s::TILE_BYTES;
+        cp_async_wait<RAW_STAGES - 1>(); // each thread reads what it copied itself
+        barrier_wait(&b->k_empty[stage], parity);
+        widen<D>(to, from);
+        barrier_arrive(&b->k_full[stage]);
+        barrier_wait(&b->v_empty[stage], parity);
+        widen<D>(to + s::TILE_BYTES, from + s::RAW_BYTES);
+        barrier_arrive(&b->v_full[stage]);
+        copy_raw<D>(a, t, smem_address(from), tile - RAW_STAGES >= end ? tile - RAW_STAGES : -1,
+                    head, seq_len);
+    }
+    cp_async_wait<0>();
+}
+
+/** scores = q * k^T, not waited for. */
+template <int D, bool FP8>
 DEVICE void multiply_keys(float s[TOKENS / 8][4], const uint32_t q[D / 16][4], uint32_t tile)
 {
 #pragma unroll
     for (int kk = 0; kk < D / 16; kk++) {
         uint32_t addr = tile + kk / 4 * PANEL_BYTES + kk % 4 * 32;
-        wgmma_m64n128k16<false>(s, q[kk], matrix_descriptor(addr, 16), kk == 0);
+        wgmma_m64n128k16<false, FP8>(s, q[kk], matrix_descriptor(addr, 16), kk == 0);
     }
 }
 
 /** o += p * v, not waited for. */
-template <int D>
+template <int D, bool FP8>
 DEVICE void multiply_values(float o[D / 8][4], const uint32_t p[TOKENS / 16][4], uint32_t tile)
 {
 #pragma unroll
     for (int kk = 0; kk < TOKENS / 16; kk++) {
         uint64_t v = matrix_descriptor(tile + kk * 16 * 128, PANEL_BYTES);
         if constexpr (D == 64)
-            wgmma_m64n64k16<true>(o, p[kk], v, false);
+            wgmma_m64n64k16<true, FP8>(o, p[kk], v, false);
         else
-            wgmma_m64n128k16<true>(o, p[kk], v, false);
+            wgmma_m64n128k16<true, FP8>(o, p[kk], v, false);
     }
 }
 
@@ -135,12 +230,13 @@ DEVICE void softmax(float s[TOKENS / 8][4], struct softmax_state &r,
     }
 }
 
+template <bool F16>
 DEVICE void pack_weights(uint32_t p[TOKENS / 16][4], const float s[TOKENS / 8][4])
 {
 #pragma unroll
     for (int i = 0; i < TOKENS / 8; i++) {
-        p[i / 2][i % 2 * 2] = pack_bf16(s[i][0], s[i][1]);
-        p[i / 2][i % 2 * 2 + 1] = pack_bf16(s[i][2], s[i][3]);
+        p[i / 2][i % 2 * 2] = pack_half<F16>(s[i][0], s[i][1]);
+        p[i / 2][i % 2 * 2 + 1] = pack_half<F16>(s[i][2], s[i][3]);
     }
 }
 
@@ -159,7 +255,12 @@ template <int D> DEVICE void clear_values(char *tile, int num_valid)
     named_barrier(1, CONSUMERS * 128);
 }
 
-template <int D>
+DEVICE uint32_t f16_of_bf16(uint32_t pair)
+{
+    return pack_f16(bf16_low(pair), bf16_high(pair));
+}
+
+template <int D, bool FP8>
 DEVICE void load_queries(const struct attention_prefill_args &a, const struct prefill_tile &t,
                          int row, int head, uint32_t q[D / 16][4])
 {
@@ -174,20 +275,24 @@ DEVICE void load_queries(const struct attention_prefill_args &a, const struct pr
         for (int kk = 0; kk < D / 16; kk++) {
             q[kk][h] = at < t.num_rows ? *(const uint32_t *)(src + 16 * kk) : 0;
             q[kk][h + 2] = at < t.num_rows ? *(const uint32_t *)(src + 16 * kk + 8) : 0;
+            if (FP8) {
+                q[kk][h] = f16_of_bf16(q[kk][h]);
+                q[kk][h + 2] = f16_of_bf16(q[kk][h + 2]);
+            }
         }
     }
 }
 
-template <int D>
+template <int D, bool FP8>
 DEVICE void consume(const struct attention_prefill_args &a, const struct prefill_tile &t,
                     struct barriers *b, char *smem, int head, int seq_len)
 {
-    constexpr int TILE_BYTES = prefill_stages<D>::TILE_BYTES;
+    constexpr int TILE_BYTES = prefill_stages<D, FP8>::TILE_BYTES;
     int group = (int)threadIdx.x / 128 - 1, lane = threadIdx.x % 32;
     int row = group * 64 + (int)threadIdx.x % 128 / 32 * 16 + lane / 4;
     bool is_speaker = threadIdx.x % 128 == 0;
     uint32_t base = smem_address(smem);
-    float scale = a.scale * LOG2E;
+    float scale = a.scale * LOG2E * (FP8 ? a.cache.k_scale : 1.0f);
     struct softmax_state r = {};
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -195,22 +300,22 @@ DEVICE void consume(const struct attention_prefill_args &a, const struct prefill
         r.position[h] = t.num_cached + (t.first_row + row + 8 * h) / t.group;
     }
     uint32_t q[D / 16][4], p[TOKENS / 16][4];
-    load_queries<D>(a, t, row, head, q);
+    load_queries<D, FP8>(a, t, row, head, q);
     float o[D / 8][4] = {}, s[TOKENS / 8][4];
 
     int tile = (t.end_key - 1) / TOKENS, end = t.first_key / TOKENS;
     barrier_wait(&b->k_full[0], 0);
     wgmma_fence();
-    multiply_keys<D>(s, q, base);
+    multiply_keys<D, FP8>(s, q, base);
     wgmma_commit();
     wgmma_wait<0>();
     hold<TOKENS / 8>(s);
     if (is_speaker)
         barrier_arrive(&b->k_empty[0]);
     softmax(s, r, a, t, tile * TOKENS, scale);
-    pack_weights(p, s);
+    pack_weights<FP8>(p, s);
     barrier_wait(&b->v_full[0], 0);
-    if (seq_len - tile * TOKENS < TOKENS)
+    if (!FP8 && seq_len - tile * TOKENS < TOKENS) // of e4m3 the producers see to it
         clear_values<D>(smem + TILE_BYTES, seq_len - tile * TOKENS);
 
     int use = 0;
@@ -222,9 +327,9 @@ DEVICE void consume(const struct attention_prefill_args &a, const struct prefill
         hold<TOKENS / 8>(s);
         hold<D / 8>(o);
         wgmma_fence();
-        multiply_keys<D>(s, q, base + next * 2 * TILE_BYTES);
+        multiply_keys<D, FP8>(s, q, base + next * 2 * TILE_BYTES);
         wgmma_commit();
-        multiply_values<D>(o, p, base + stage * 2 * TILE_BYTES + TILE_BYTES);
+        multiply_values<D, FP8>(o, p, base + stage * 2 * TILE_BYTES + TILE_BYTES);
         wgmma_commit();
         wgmma_wait<1>();
         hold<TOKENS / 8>(s);
@@ -242,12 +347,12 @@ DEVICE void consume(const struct attention_prefill_args &a, const struct prefill
             o[i][2] *= r.shrink[1];
             o[i][3] *= r.shrink[1];
         }
-        pack_weights(p, s);
+        pack_weights<FP8>(p, s);
         barrier_wait(&b->v_full[next], next_parity);
     }
     hold<D / 8>(o);
     wgmma_fence();
-    multiply_values<D>(o, p, base + use % STAGES * 2 * TILE_BYTES + TILE_BYTES);
+    multiply_values<D, FP8>(o, p, base + use % STAGES * 2 * TILE_BYTES + TILE_BYTES);
     wgmma_commit();
     wgmma_wait<0>();
     hold<D / 8>(o);
@@ -259,14 +364,15 @@ DEVICE void consume(const struct attention_prefill_args &a, const struct prefill
         if (t.first_row + row + 8 * h >= t.num_rows)
             continue;
         __nv_bfloat16 *out = prefill_out_row<D>(a, t, row + 8 * h, head) + lane % 4 * 2;
-        float sum = r.sum[h] > 0 ? r.sum[h] : 1; // padding sees no key
+        // Padding sees no key.
+        float factor = (FP8 ? a.cache.v_scale : 1.0f) / (r.sum[h] > 0 ? r.sum[h] : 1);
 #pragma unroll
         for (int i = 0; i < D / 8; i++)
-            *(uint32_t *)(out + 8 * i) = pack_bf16(o[i][2 * h] / sum, o[i][2 * h + 1] / sum);
+            *(uint32_t *)(out + 8 * i) = pack_bf16(o[i][2 * h] * factor, o[i][2 * h + 1] * factor);
     }
 }
 
-template <int D>
+template <int D, bool FP8>
 __global__
 __launch_bounds__(THREADS, 1) void prefill_wgmma_kernel(const __grid_constant__ struct wgmma_args w)
 {
@@ -275,12 +381,16 @@ __launch_bounds__(THREADS, 1) void prefill_wgmma_kernel(const __grid_constant__ 
     char *smem = unaligned + (1024 - smem_address(unaligned) % 1024) % 1024;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            barrier_init(&b.k_full[i], 1);
-            barrier_init(&b.v_full[i], 1);
+            barrier_init(&b.k_full[i], FP8 ? 128 : 1);
+            barrier_init(&b.v_full[i], FP8 ? 128 : 1);
             barrier_init(&b.k_empty[i], CONSUMERS);
             barrier_init(&b.v_empty[i], CONSUMERS);
         }
         fence_async_proxy();
+        if (!FP8) {
+            prefetch_map(&w.k);
+            prefetch_map(&w.v);
+        }
     }
     __syncthreads();
     dependents_launch();
@@ -289,13 +399,16 @@ __launch_bounds__(THREADS, 1) void prefill_wgmma_kernel(const __grid_constant__ 
     if (!find_prefill_tile(w.a, &t))
         return;
     int seq_len = w.a.seq_lens[t.seq];
+    // Of 65,536 registers two warpgroups of consumers leave the producers few.
     if (threadIdx.x < 128) {
-        registers_give<24>();
-        if (threadIdx.x < 32)
+        registers_give<FP8 ? 40 : 24>();
+        if constexpr (FP8)
+            produce_fp8<D>(w.a, t, &b, smem, (int)blockIdx.y, seq_len);
+        else if (threadIdx.x < 32)
             produce<D>(w, t, &b, smem_address(smem), (int)blockIdx.y, seq_len);
     } else {
-        registers_take<240>();
-        consume<D>(w.a, t, &b, smem, (int)blockIdx.y, seq_len);
+        registers_take<FP8 ? 232 : 240>();
+        consume<D, FP8>(w.a, t, &b, smem, (int)blockIdx.y, seq_len);
     }
 }
 
@@ -319,26 +432,40 @@ static bool encode_pool(encode_function *encode, CUtensorMap *map, void *pool,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+/** Descriptions of the pool for bulk copies; false if there can be none. */
+static bool encode_pools(struct wgmma_args *w)
+{
+    void *encode = NULL;
+    cudaDriverEntryPointQueryResult found;
+    return cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
+                                            cudaEnableDefault, &found) == cudaSuccess &&
+           found == cudaDriverEntryPointSuccess &&
+           encode_pool((encode_function *)encode, &w->k, w->a.cache.k, &w->a.cache) &&
+           encode_pool((encode_function *)encode, &w->v, w->a.cache.v, &w->a.cache);
+}
+
+template <int D, bool FP8>
+static void launch_wgmma(const struct cuda_launch *launch, struct wgmma_args *w)
+{
+    launch_kernel(launch, (const void *)prefill_wgmma_kernel<D, FP8>, prefill_grid(&w->a), THREADS,
+                  prefill_stages<D, FP8>::BYTES, w);
+}
+
 bool attention_prefill_wgmma(const struct cuda_launch *launch,
                              const struct attention_prefill_args *args)
 {
     int head_dim = args->cache.head_dim;
-    if (args->cache.is_fp8 || args->softcap > 0 || (head_dim != 64 && head_dim != 128))
-        return false;
-    void *encode = NULL;
-    cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
-                                         cudaEnableDefault, &found) != cudaSuccess ||
-        found != cudaDriverEntryPointSuccess)
-        return false;
+    bool is_fp8 = args->cache.is_fp8;
     struct wgmma_args w = {*args, {}, {}};
-    if (!encode_pool((encode_function *)encode, &w.k, args->cache.k, &args->cache) ||
-        !encode_pool((encode_function *)encode, &w.v, args->cache.v, &args->cache))
+    if (args->softcap > 0 || (head_dim != 64 && head_dim != 128) || (!is_fp8 && !encode_pools(&w)))
         return false;
-    launch_kernel(launch,
-                  head_dim == 64 ? (const void *)prefill_wgmma_kernel<64>
-                                 : (const void *)prefill_wgmma_kernel<128>,
-                  prefill_grid(args), THREADS,
-                  head_dim == 64 ? prefill_stages<64>::BYTES : prefill_stages<128>::BYTES, &w);
+    if (head_dim == 64 && is_fp8)
+        launch_wgmma<64, true>(launch, &w);
+    else if (head_dim == 64)
+        launch_wgmma<64, false>(launch, &w);
+    else if (is_fp8)
+        launch_wgmma<128, true>(launch, &w);
+    else
+        launch_wgmma<128, false>(launch, &w);
     return true;
 }

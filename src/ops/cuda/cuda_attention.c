@@ -89,7 +89,8 @@ static struct decode_plan *plan_of(struct cuda_backend *cuda, const struct kv_ca
     }
     if (p->plan.max_seqs < max_seqs && !allocate_plan(cuda, p, max_seqs))
         return NULL;
-    if (p->seq_lens != batch->seq_lens || p->num_seqs != batch->num_seqs) {
+    p->plan.is_settled = p->seq_lens == batch->seq_lens && p->num_seqs == batch->num_seqs;
+    if (!p->plan.is_settled) {
         const struct cuda_launch launch = cuda_launch_of(cuda);
         attention_decode_plan_build(&launch, &p->plan, batch->seq_lens, batch->num_seqs,
                                     params->window);

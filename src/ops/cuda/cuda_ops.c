@@ -167,6 +167,38 @@ static void table_matmul(struct device *dev, struct tensor out, struct tensor x,
     gemv(&launch, &args);
 }
 
+/** A fused product saves launches, so it pays for more rows than a plain one. */
+static bool table_fuses_matmul(const struct device *dev, int64_t rows, const struct weight *w,
+                               const struct matmul_fusion *fusion)
+{
+    return !dev->is_batch_invariant && w->form == WEIGHT_BF16 && rows <= GEMV_MAX_ROWS &&
+           fusion->norm.weight_offset == 0 &&
+           gemv_supports((int32_t)rows, (int32_t)w->out_features, (int32_t)w->in_features,
+                         fusion->is_swiglu);
+}
+
+static void table_fused_matmul(struct device *dev, struct tensor out, struct tensor x,
+                               const struct weight *w, const struct matmul_fusion *fusion)
+{
+    assert(table_fuses_matmul(dev, x.shape[0], w, fusion));
+    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    const struct gemv_args args = {
+        .out = out.data,
+        .x = x.data,
+        .weight = w->data,
+        .bias = w->bias,
+        .residual = fusion->adds ? out.data : NULL,
+        .norm_weight = fusion->norm.weight,
+        .norm_eps = fusion->norm.eps,
+        .x_stride = x.shape[1],
+        .num_rows = (int32_t)x.shape[0],
+        .n = (int32_t)w->out_features,
+        .k = (int32_t)w->in_features,
+        .is_swiglu = fusion->is_swiglu,
+    };
+    gemv(&launch, &args);
+}
+
 static void table_silu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up)
 {
     struct cuda_backend *cuda = cuda_backend_of(dev);
@@ -246,6 +278,8 @@ void cuda_ops_fill(struct ops *ops)
     ops->add_rms_norm = table_add_rms_norm;
     ops->add_post_norm = table_add_post_norm;
     ops->matmul = table_matmul;
+    ops->fuses_matmul = table_fuses_matmul;
+    ops->fused_matmul = table_fused_matmul;
     ops->prepare_qkv = cuda_prepare_qkv;
     ops->attention = cuda_attention;
     ops->silu_and_mul = table_silu_and_mul;

@@ -47,6 +47,7 @@ struct attention_decode_plan {
     int32_t max_seqs;
     int32_t num_ctas;  // attention_decode_num_ctas()
     bool fixed_splits; // batch-invariant: a sequence's cuts depend on its own length alone
+    bool is_settled;   // an earlier launch of attention_decode() in this step has read it
 };
 
 int32_t attention_decode_num_ctas(int32_t num_sms, int32_t num_kv_heads, int32_t num_heads);

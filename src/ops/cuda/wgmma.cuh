@@ -17,6 +17,12 @@ DEVICE void copy_box(uint32_t dst, const CUtensorMap *map, int column, int row, 
                  : "memory");
 }
 
+/** Fetches the description ahead of its first use. */
+DEVICE void prefetch_map(const CUtensorMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 // ---- Registers between warpgroups ----------------------------------------------------------
 
 template <int REGISTERS> DEVICE void registers_give()
@@ -62,50 +68,54 @@ template <int TILES> DEVICE void hold(float d[TILES][4])
         asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
 }
 
-/** d[64 rows, 64] (+)= a * b; is_first: d starts from zero. */
-template <bool TRANS_B>
+// The instruction for 64 and 128 columns: operands are the sums, a's four registers, b's
+// descriptor, whether the sums start from zero, and whether b is transposed.
+#define WGMMA(n, type, sums, a, b, is_first, trans_b)                                        \
+    "{\n.reg .pred p;\nsetp.eq.b32 p, " is_first ", 0;\n"                                    \
+    "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" sums "}, {" a "}, " b \
+    ", p, 1, 1, " trans_b ";\n}"
+
+#define WGMMA_SUMS_64                                                        \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+
+#define WGMMA_SUMS_128                                                                 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+#define WGMMA_TILE(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define WGMMA_TILES_8(d, i)                                                             \
+    WGMMA_TILE(d, i), WGMMA_TILE(d, i + 1), WGMMA_TILE(d, i + 2), WGMMA_TILE(d, i + 3), \
+        WGMMA_TILE(d, i + 4), WGMMA_TILE(d, i + 5), WGMMA_TILE(d, i + 6), WGMMA_TILE(d, i + 7)
+#define WGMMA_INPUTS(a, b, is_first, trans_b) \
+    "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)is_first), "n"((int)trans_b)
+
+/** d[64 rows, 64] (+)= a * b, operands f16 or bf16; is_first: d starts from zero. */
+template <bool TRANS_B, bool F16>
 DEVICE void wgmma_m64n64k16(float d[8][4], const uint32_t a[4], uint64_t b, bool is_first)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-                 "{%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
-                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]),
-                   "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]),
-                   "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]),
-                   "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
-                   "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]),
-                   "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-                   "+f"(d[7][2]), "+f"(d[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)is_first),
-                   "n"((int)TRANS_B));
+    if constexpr (F16)
+        asm volatile(WGMMA("64", "f16", WGMMA_SUMS_64, "%32, %33, %34, %35", "%36", "%37", "%38")
+                     : WGMMA_TILES_8(d, 0)
+                     : WGMMA_INPUTS(a, b, is_first, TRANS_B));
+    else
+        asm volatile(WGMMA("64", "bf16", WGMMA_SUMS_64, "%32, %33, %34, %35", "%36", "%37", "%38")
+                     : WGMMA_TILES_8(d, 0)
+                     : WGMMA_INPUTS(a, b, is_first, TRANS_B));
 }
 
-/** d[64 rows, 128] (+)= a * b; is_first: d starts from zero. */
-template <bool TRANS_B>
+/** d[64 rows, 128] (+)= a * b, operands f16 or bf16; is_first: d starts from zero. */
+template <bool TRANS_B, bool F16>
 DEVICE void wgmma_m64n128k16(float d[16][4], const uint32_t a[4], uint64_t b, bool is_first)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, %69, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-                 "{%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
-                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]),
-                   "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]),
-                   "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]),
-                   "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
-                   "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]),
-                   "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-                   "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]),
-                   "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
-                   "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]),
-                   "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]), "+f"(d[12][0]), "+f"(d[12][1]),
-                   "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]),
-                   "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
-                   "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)is_first),
-                   "n"((int)TRANS_B));
+    if constexpr (F16)
+        asm volatile(WGMMA("128", "f16", WGMMA_SUMS_128, "%64, %65, %66, %67", "%68", "%69", "%70")
+                     : WGMMA_TILES_8(d, 0), WGMMA_TILES_8(d, 8)
+                     : WGMMA_INPUTS(a, b, is_first, TRANS_B));
+    else
+        asm volatile(WGMMA("128", "bf16", WGMMA_SUMS_128, "%64, %65, %66, %67", "%68", "%69", "%70")
+                     : WGMMA_TILES_8(d, 0), WGMMA_TILES_8(d, 8)
+                     : WGMMA_INPUTS(a, b, is_first, TRANS_B));
 }
