@@ -211,8 +211,12 @@ static void bench_decode(struct bench *b, int32_t batch, int32_t context)
             int32_t *blocks = b->blocks + s * b->blocks_per_seq;
             for (int32_t j = 0; j < num_blocks; j++)
                 blocks[j] = j * batch + s;
-            requests[s] = (struct scheduled_new_request){s,       (uint64_t)s + 1, context,
-                                                         context, b->tokens,       &b->sampling};
+            requests[s] = (struct scheduled_new_request){.row = s,
+                                                         .request_id = (uint64_t)s + 1,
+                                                         .num_prompt_tokens = context,
+                                                         .num_tokens = context,
+                                                         .token_ids = b->tokens,
+                                                         .sampling = &b->sampling};
             rows[s].num_new_blocks[0] = num_blocks;
             rows[s].new_blocks[0] = blocks;
             finished[s] = s;
@@ -253,8 +257,12 @@ static double run_prefill(struct bench *b, int32_t length, int32_t num_prompts)
                                              .num_computed_tokens = done,
                                              .num_scheduled_tokens = count,
                                              .samples = done + count == length};
-            requests[s] = (struct scheduled_new_request){s,      (uint64_t)s + 1, length,
-                                                         length, b->tokens,       &b->sampling};
+            requests[s] = (struct scheduled_new_request){.row = s,
+                                                         .request_id = (uint64_t)s + 1,
+                                                         .num_prompt_tokens = length,
+                                                         .num_tokens = length,
+                                                         .token_ids = b->tokens,
+                                                         .sampling = &b->sampling};
             finished[s] = s;
             if (done > 0)
                 continue;
