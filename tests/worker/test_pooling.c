@@ -1,79 +1,10 @@
 // Prompts to vectors through the executor: against the hidden states that another implementation
 // computed, and to the bit against itself however a prompt is cut and whatever is beside it.
-#include <math.h>
-
-#include "model_loader/safetensors.h"
-#include "worker/golden.h"
-#include "worker/step_driver.h"
+#include "worker/pooling_golden.h"
 
 static const char *const MODELS[] = {"llama",         "llama_bias_tied", "mistral",   "qwen2",
                                      "qwen2_sliding", "qwen3",           "qwen3_tied"};
 static const double TOLERANCE = 1e-4; // beside the length, or the largest hidden state
-
-/** The options of a pooling server. */
-static struct serve_options pooling_options(const char *dir, enum pooling_type type)
-{
-    struct serve_options options = driver_options(dir);
-    options.runner = RUNNER_POOLING;
-    options.pooler_config =
-        type == POOLING_MEAN ? "{\"pooling_type\":\"MEAN\"}" : "{\"pooling_type\":\"LAST\"}";
-    options.max_model_len = 256;
-    options.allow_long_max_model_len = true;
-    return options;
-}
-
-static struct run pooling_run(enum pooling_type type, const int32_t *prompt, int32_t num_prompt)
-{
-    return (struct run){.prompt = prompt,
-                        .num_prompt = num_prompt,
-                        .sampling = driver_greedy(),
-                        .pooling = {type, true, 0}};
-}
-
-// ---- golden values ----
-
-struct golden {
-    struct safetensors file;
-    float *hidden; // [num_tokens, hidden_size] behind the last norm
-    int32_t num_tokens, hidden_size;
-    double largest; // magnitude
-};
-
-static void golden_open(struct golden *golden, const char *dir)
-{
-    char path[600];
-    struct error err = {0};
-    snprintf(path, sizeof(path), "%s/intermediates.safetensors", dir);
-    if (safetensors_open(&golden->file, path, &err) != STATUS_OK)
-        fail_msg("%s", err.message);
-    const struct safetensor *entry = safetensors_find(&golden->file, STR("final_norm"));
-    assert_non_null(entry);
-    assert_int_equal(entry->dtype, DTYPE_F32);
-    golden->num_tokens = (int32_t)entry->shape[entry->ndim - 2];
-    golden->hidden_size = (int32_t)entry->shape[entry->ndim - 1];
-    golden->hidden = xmalloc(entry->size_bytes);
-    memcpy(golden->hidden, entry->data, entry->size_bytes); // it may lie unaligned
-    for (int32_t i = 0; i < golden->num_tokens * golden->hidden_size; i++)
-        golden->largest = fmax(golden->largest, fabs((double)golden->hidden[i]));
-}
-
-/** The vector by its definition, in float64. */
-static void expected_vector(const struct golden *golden, const struct pooling_params *pooling,
-                            double *vector)
-{
-    int32_t len = pooling->dimensions > 0 ? pooling->dimensions : golden->hidden_size;
-    double squares = 0;
-    for (int32_t i = 0; i < len; i++) {
-        int32_t first = pooling->type == POOLING_MEAN ? 0 : golden->num_tokens - 1;
-        vector[i] = 0;
-        for (int32_t t = first; t < golden->num_tokens; t++)
-            vector[i] += (double)golden->hidden[t * golden->hidden_size + i];
-        vector[i] /= golden->num_tokens - first;
-        squares += vector[i] * vector[i];
-    }
-    for (int32_t i = 0; i < len && pooling->use_activation; i++)
-        vector[i] /= sqrt(squares);
-}
 
 static void check_golden(struct driver *driver, const struct golden *golden, const json_t *ids,
                          const struct pooling_params *pooling, int32_t chunk)
@@ -86,7 +17,7 @@ static void check_golden(struct driver *driver, const struct golden *golden, con
     run.chunk = chunk;
     driver_run(driver, &run, 1, chunk % 3);
     double *expected = arena_array(&driver->arena, double, golden->hidden_size);
-    expected_vector(golden, pooling, expected);
+    golden_vector(golden, pooling, expected);
     assert_int_equal(run.num_pooled,
                      pooling->dimensions > 0 ? pooling->dimensions : golden->hidden_size);
     double scale = pooling->use_activation ? 1 : golden->largest;
@@ -117,8 +48,7 @@ static void check_model(const char *name, enum pooling_type type)
         check_golden(&driver, &golden, ids, &variants[i], 1);
     }
     driver_stop(&driver);
-    safetensors_close(&golden.file);
-    free(golden.hidden);
+    golden_close(&golden);
     json_decref(expected);
 }
 
