@@ -519,7 +519,8 @@ static void constraints_that_leave_nothing_are_told_from_a_broken_model(void **s
     float logits[SMALL_VOCAB];
     uint32_t mask[3] = {0, 1u << 8, 0}; // 40
     struct token_constraint constraint = {mask, true};
-    struct sampler_history history = {NULL, 0, 0, NULL};
+    const int32_t no_tokens[1] = {0};
+    struct sampler_history history = {no_tokens, 0, 0, NULL};
     struct token_logprobs logprobs;
     struct sampling_params params = greedy_params();
     params.num_allowed_token_ids = 1;
