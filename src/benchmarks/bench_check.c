@@ -179,6 +179,15 @@ static enum status check_goodput(struct bench_options *o, struct error *err)
     return STATUS_OK;
 }
 
+static enum status check_plot(const struct bench_options *o, struct error *err)
+{
+    struct str plot = str_from(o->plot);
+    if (o->plot && !str_ends_with(plot, STR(".html")) && !str_ends_with(plot, STR(".svg")))
+        return error_set(err, STATUS_INVALID, "--plot is '%.200s', expected a .html or .svg file",
+                         o->plot);
+    return STATUS_OK;
+}
+
 static enum status check_report(struct bench_options *o, struct error *err)
 {
     for (int32_t i = 0; i < o->metric_names.len; i++) {
@@ -211,10 +220,7 @@ static enum status check_report(struct bench_options *o, struct error *err)
                                  pairs[p].option, text);
         }
     }
-    struct str plot = str_from(o->plot);
-    if (o->plot && !str_ends_with(plot, STR(".html")) && !str_ends_with(plot, STR(".svg")))
-        return error_set(err, STATUS_INVALID, "--plot is '%.200s', expected a .html or .svg file",
-                         o->plot);
+    TRY(check_plot(o, err));
     return check_goodput(o, err);
 }
 
@@ -320,9 +326,24 @@ static enum status check_sweep(struct bench_options *o, struct error *err)
     return STATUS_OK;
 }
 
+static enum status check_commands(const struct bench_options *o, struct error *err)
+{
+    if (!o->bench_cmd)
+        return error_set(err, STATUS_INVALID,
+                         "expected --bench-cmd; `vllm bench sweep` without a word after it "
+                         "measures a running server by itself");
+    if (o->serve_params && !o->serve_cmd)
+        return error_set(err, STATUS_INVALID, "--serve-params needs --serve-cmd");
+    if (o->resume && !o->experiment_name)
+        return error_set(err, STATUS_INVALID, "--resume needs --experiment-name");
+    return check_plot(o, err);
+}
+
 enum status bench_options_check(struct bench_options *o, enum bench_command command,
                                 const struct bench_given *given, struct error *err)
 {
+    if (command == BENCH_SWEEP_SERVE || command == BENCH_SWEEP_WORKLOAD)
+        return check_commands(o, err);
     TRY(check_dataset(o, err));
     if (command == BENCH_LATENCY || command == BENCH_THROUGHPUT) {
         if (!o->model)

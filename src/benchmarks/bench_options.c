@@ -18,6 +18,9 @@ enum group {
     BENCH_GROUP_ENGINE,
     BENCH_GROUP_LATENCY,
     BENCH_GROUP_SWEEP,
+    BENCH_GROUP_RUNS,
+    BENCH_GROUP_COMMANDS,
+    BENCH_GROUP_WORKLOAD,
     NUM_BENCH_GROUPS,
 };
 
@@ -28,6 +31,8 @@ static const char *const group_titles[NUM_BENCH_GROUPS] = {
     [BENCH_GROUP_WARMUPS] = "Warm-up",  [BENCH_GROUP_REPORT] = "Report",
     [BENCH_GROUP_PLOT] = "Plot",        [BENCH_GROUP_ENGINE] = "Engine",
     [BENCH_GROUP_LATENCY] = "Batches",  [BENCH_GROUP_SWEEP] = "Sweep",
+    [BENCH_GROUP_RUNS] = "Runs",        [BENCH_GROUP_COMMANDS] = "Commands",
+    [BENCH_GROUP_WORKLOAD] = "Loads",
 };
 
 #define OPT(group_, ...) OPTION_ROW(struct bench_options, BENCH_GROUP_##group_, __VA_ARGS__)
@@ -207,16 +212,43 @@ static const struct option table[] = {
         "Request rates to measure one after the other, e.g. 1,2,4,8,inf."),
     OPT(SWEEP, "max-concurrencies", COMMA_LIST, concurrency_texts, "None",
         "Concurrency limits to measure one after the other, e.g. 1,4,16,64."),
-    OPT(SWEEP, "num-runs", INT, num_runs, "3", "Runs for each point; the table shows medians.",
+
+    OPT(RUNS, "num-runs", INT, num_runs, "3", "Runs for each point; the table shows the median.",
         .range = "[1,100]"),
-    OPT(SWEEP, "output-dir", STRING, output_dir, "results", "Folder of the results.",
-        .alias = "-o"),
-    NO_OPT(SWEEP, "serve-cmd", STRING, "None", "A server to start for each set of its flags."),
-    NO_OPT(SWEEP, "bench-cmd", STRING, "None", "The command that measures it."),
-    NO_OPT(SWEEP, "serve-params", STRING, "None", "File of sets of the server's flags."),
-    NO_OPT(SWEEP, "bench-params", STRING, "None", "File of sets of the measuring command's flags."),
-    OPT(SWEEP, "experiment-name", STRING, experiment_name, "None",
+    OPT(RUNS, "output-dir", STRING, output_dir, "results", "Folder of the results.", .alias = "-o"),
+    OPT(RUNS, "experiment-name", STRING, experiment_name, "None",
         "Folder within it; the date and time unless given."),
+
+    OPT(COMMANDS, "serve-cmd", STRING, serve_cmd, "None",
+        "The server's command, e.g. 'vllm serve MODEL --port 8000': one server is started for "
+        "each set of --serve-params, with VLLM_SERVER_DEV_MODE=1. Quoted as for a shell, but run "
+        "without one. Without it a server must run already."),
+    OPT(COMMANDS, "bench-cmd", STRING, bench_cmd, "None",
+        "The command that measures it, e.g. 'vllm bench serve --port 8000 --num-prompts 200'. "
+        "What it takes to save its result is added."),
+    OPT(COMMANDS, "serve-params", STRING, serve_params, "None",
+        "JSON file with a list of sets of the server's flags, e.g. [{\"max_num_seqs\": 8}, "
+        "{\"max_num_seqs\": 32}]."),
+    OPT(COMMANDS, "bench-params", STRING, bench_params, "None",
+        "JSON file with sets of the measuring command's flags; each is run with each of the "
+        "server's."),
+    OPT(COMMANDS, "link-vars", COMMA_LIST, link_vars, "None",
+        "Run only the pairs of sets whose flags are equal, e.g. max_num_seqs=max_concurrency."),
+    OPT(COMMANDS, "after-bench-cmd", STRING, after_bench_cmd, "None",
+        "What to run after each run instead of POST /reset_prefix_cache."),
+    OPT(COMMANDS, "show-stdout", FLAG, show_stdout, "False",
+        "Show the output of all commands instead of keeping it in files beside the results."),
+    OPT(COMMANDS, "server-ready-timeout", INT, server_ready_timeout_s, "300",
+        "Seconds until a server's /health must answer 200.", .range = "[1,86400]"),
+    OPT(COMMANDS, "dry-run", FLAG, dry_run, "False", "Print the commands and run none."),
+    OPT(COMMANDS, "resume", FLAG, resume, "False",
+        "Go on with --experiment-name: runs that have their file are not repeated."),
+
+    OPT(WORKLOAD, "workload-var", STRING, workload_var, "request_rate",
+        "What to vary between one request at a time and all at once.",
+        .choices = "request_rate,max_concurrency"),
+    OPT(WORKLOAD, "workload-iters", INT, workload_iters, "10",
+        "Number of loads, with the two extremes.", .range = "[2,64]"),
 };
 
 #define BIT(group) (1u << (group))
@@ -232,13 +264,28 @@ static const struct {
                          BIT(BENCH_GROUP_LOAD) | BIT(BENCH_GROUP_WARMUPS) |
                          BIT(BENCH_GROUP_REPORT) | BIT(BENCH_GROUP_PLOT)},
     [BENCH_SWEEP] = {"vllm bench sweep",
-                     "[serve] (--request-rates LIST | --max-concurrencies LIST)"
-                     " [options]",
-                     "Runs `vllm bench serve` over several request rates or concurrency limits.",
+                     "(--request-rates LIST | --max-concurrencies LIST) [options]\n"
+                     "       vllm bench sweep {serve,serve_workload} --bench-cmd COMMAND [options]",
+                     "Runs `vllm bench serve` over several request rates or concurrency limits of "
+                     "a running server. `sweep serve` and `sweep serve_workload` run commands and "
+                     "have options of their own.",
                      BIT(BENCH_GROUP_COMMON) | BIT(BENCH_GROUP_SERVER) | BIT(BENCH_GROUP_REQUEST) |
                          BIT(BENCH_GROUP_DATASET) | BIT(BENCH_GROUP_LENGTHS) |
                          BIT(BENCH_GROUP_LOAD) | BIT(BENCH_GROUP_WARMUPS) |
-                         BIT(BENCH_GROUP_REPORT) | BIT(BENCH_GROUP_PLOT) | BIT(BENCH_GROUP_SWEEP)},
+                         BIT(BENCH_GROUP_REPORT) | BIT(BENCH_GROUP_PLOT) | BIT(BENCH_GROUP_SWEEP) |
+                         BIT(BENCH_GROUP_RUNS)},
+    [BENCH_SWEEP_SERVE] = {"vllm bench sweep serve", "--bench-cmd COMMAND [options]",
+                           "Starts a server for each set of its flags and runs a benchmark on it "
+                           "for each set of the benchmark's.",
+                           BIT(BENCH_GROUP_COMMANDS) | BIT(BENCH_GROUP_RUNS) |
+                               BIT(BENCH_GROUP_PLOT)},
+    [BENCH_SWEEP_WORKLOAD] =
+        {"vllm bench sweep serve_workload", "--bench-cmd COMMAND [options]",
+         "As `vllm bench sweep serve`, and each pair of sets at several loads: "
+         "one request at a time, all at once, and evenly between what these "
+         "two reach.",
+         BIT(BENCH_GROUP_COMMANDS) | BIT(BENCH_GROUP_WORKLOAD) | BIT(BENCH_GROUP_RUNS) |
+             BIT(BENCH_GROUP_PLOT)},
     [BENCH_THROUGHPUT] = {"vllm bench throughput", "--model DIR [options] [options of vllm serve]",
                           "Starts an engine, gives it all prompts at once and measures how fast it "
                           "answers, without HTTP and text.",

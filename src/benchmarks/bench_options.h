@@ -5,7 +5,14 @@
 
 #include "config/options.h"
 
-enum bench_command { BENCH_SERVE, BENCH_SWEEP, BENCH_THROUGHPUT, BENCH_LATENCY };
+enum bench_command {
+    BENCH_SERVE,
+    BENCH_SWEEP,          // of a server that runs
+    BENCH_SWEEP_SERVE,    // of commands
+    BENCH_SWEEP_WORKLOAD, // of commands, over loads between the extremes
+    BENCH_THROUGHPUT,
+    BENCH_LATENCY,
+};
 
 enum bench_backend { BENCH_BACKEND_COMPLETIONS, BENCH_BACKEND_CHAT, BENCH_BACKEND_EMBEDDINGS };
 
@@ -84,6 +91,14 @@ struct bench_options {
     struct str_list rate_texts, concurrency_texts;
     int32_t num_runs;
     const char *output_dir, *experiment_name;
+
+    // Sweep of commands
+    const char *serve_cmd, *bench_cmd, *serve_params, *bench_params, *after_bench_cmd;
+    struct str_list link_vars; // SERVE_FLAG=BENCH_FLAG
+    bool show_stdout, dry_run, resume;
+    int32_t server_ready_timeout_s;
+    const char *workload_var;
+    int32_t workload_iters;
 
     // Derived
     enum bench_backend backend;

@@ -7,7 +7,7 @@
 
 #define NS_PER_MS 1e6
 
-static int compare(const void *a, const void *b)
+int compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -41,7 +41,7 @@ static void summarise(struct metric_values *metric, const struct bench_options *
     if (metric->num == 0)
         return;
     double sum = 0, squares = 0;
-    qsort(metric->values, (size_t)metric->num, sizeof(*metric->values), compare);
+    qsort(metric->values, (size_t)metric->num, sizeof(*metric->values), compare_doubles);
     for (int64_t i = 0; i < metric->num; i++)
         sum += metric->values[i];
     metric->mean = sum / (double)metric->num;

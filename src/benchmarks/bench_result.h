@@ -17,6 +17,8 @@ struct metric_values {
 };
 
 struct bench_result {
+    const char *name;        // of a sweep's point; NULL: it is called by its load
+    int32_t series;          // of a sweep: which points belong together
     double request_rate;     // as asked for; INFINITY: all at once
     int32_t max_concurrency; // -1: no limit
     double duration_s;
@@ -42,6 +44,9 @@ void bench_result_deinit(struct bench_result *result);
 /** The value at `percent` of ascending values, between two of them where it falls between; 0 for
  *  none. */
 double percentile_of(const double *values, int64_t num, double percent);
+
+/** Ascending, for qsort(). */
+int compare_doubles(const void *a, const void *b);
 
 /** "99", "99.9". */
 void percentile_name(double percent, char *out, size_t size);

@@ -184,12 +184,6 @@ static enum status report_latency(const struct bench_options *o, json_t *latenci
     return status;
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static enum status measure_latency(struct offline_bench *b, struct error *err)
 {
     const struct bench_options *o = b->options;
@@ -215,7 +209,7 @@ static enum status measure_latency(struct offline_bench *b, struct error *err)
     if (shows_progress)
         fputc('\n', stderr);
     if (status == STATUS_OK) {
-        qsort(sorted, (size_t)o->num_iters, sizeof(*sorted), compare);
+        qsort(sorted, (size_t)o->num_iters, sizeof(*sorted), compare_doubles);
         status = report_latency(o, latencies, sorted, err);
     }
     json_decref(latencies);

@@ -21,6 +21,8 @@ enum {
     MAX_CURVE_POINTS = 400,
     LEGEND_COLUMNS = 7,
     LEGEND_STEP = 145,
+    NAMED_LEGEND_COLUMNS = 2, // names are longer than loads
+    NAMED_LEGEND_STEP = 500,
     LEGEND_LINE = 20,
 };
 
@@ -45,7 +47,9 @@ static const char style[] =
 /** "4 req/s", "64 at a time", "all at once". */
 static void name_of(const struct bench_result *r, char *out, size_t size)
 {
-    if (isfinite(r->request_rate))
+    if (r->name)
+        snprintf(out, size, "%.70s", r->name);
+    else if (isfinite(r->request_rate))
         snprintf(out, size, "%g req/s", r->request_rate);
     else if (r->max_concurrency > 0)
         snprintf(out, size, "%d at a time", r->max_concurrency);
@@ -101,12 +105,20 @@ static bool find_extent(const struct plot *plot, enum bench_metric metric, doubl
     return *high > 0 && isfinite(*low);
 }
 
+static int32_t legend_columns(const struct plot *plot)
+{
+    return plot->results[0].name ? NAMED_LEGEND_COLUMNS : LEGEND_COLUMNS;
+}
+
 static void draw_legend(const struct plot *plot, double left, double top)
 {
     char name[64];
     for (int32_t i = 0; i < plot->num; i++) {
-        double x = left + (double)LEGEND_STEP * (i % LEGEND_COLUMNS);
-        double y = top + (double)LEGEND_LINE * (double)(i / LEGEND_COLUMNS);
+        int32_t columns = legend_columns(plot);
+        int32_t step = columns == LEGEND_COLUMNS ? LEGEND_STEP : NAMED_LEGEND_STEP;
+        double x = left + (double)(step * (i % columns));
+        int32_t row = i / columns;
+        double y = top + (double)LEGEND_LINE * row;
         name_of(&plot->results[i], name, sizeof(name));
         buf_printf(plot->out,
                    "<path class=\"line\" stroke=\"%s\" d=\"M%.1f %.1fh22\"/><text class=\"key\" "
@@ -147,22 +159,22 @@ static double throughput_of(const struct plot *plot, const struct bench_result *
     return plot->is_embedding ? r->total_token_throughput : r->output_throughput;
 }
 
-/** One curve through all results, a mark at each: x throughput, y a latency. */
+/** A curve through the results of each series, a mark at each: x throughput, y a latency. */
 static void draw_curve(const struct plot *plot, const struct svg_panel *panel,
                        enum bench_metric metric, double percent, const char *colour,
                        const char *name)
 {
-    double last_x = 0, last_y = 0;
-    bool is_first = true;
+    const struct bench_result *before = NULL;
     buf_printf(plot->out, "<path class=\"line\" stroke=\"%s\" d=\"", colour);
     for (int32_t i = 0; i < plot->num; i++) {
         const struct metric_values *m = &plot->results[i].metrics[metric];
         if (m->num == 0)
             continue;
-        last_x = svg_x(panel, throughput_of(plot, &plot->results[i]));
-        last_y = svg_y(panel, percentile_of(m->values, m->num, percent));
-        buf_printf(plot->out, "%c%.1f %.1f", is_first ? 'M' : 'L', last_x, last_y);
-        is_first = false;
+        bool goes_on = before && before->series == plot->results[i].series;
+        before = &plot->results[i];
+        buf_printf(plot->out, "%c%.1f %.1f", goes_on ? 'L' : 'M',
+                   svg_x(panel, throughput_of(plot, before)),
+                   svg_y(panel, percentile_of(m->values, m->num, percent)));
     }
     buf_append_c(plot->out, "\"/>\n");
     for (int32_t i = 0; i < plot->num; i++) {
@@ -267,7 +279,11 @@ static void draw_header(const struct plot *plot)
     buf_printf(plot->out, "<text class=\"head\" x=\"%d\" y=\"36\">vllm bench: ", LEFT - 52);
     svg_append_text(plot->out, plot->model);
     buf_printf(plot->out, "</text>\n<text class=\"sub\" x=\"%d\" y=\"60\">", LEFT - 52);
-    if (plot->num > 1)
+    if (first->name)
+        snprintf(text, sizeof(text),
+                 "%d points of %d requests each; a curve joins the points of one server", plot->num,
+                 first->num_prompts);
+    else if (plot->num > 1)
         snprintf(text, sizeof(text),
                  "%d loads of %d %s requests each; the numbers along the curves are %s", plot->num,
                  first->num_prompts, plot->options->dataset_name,
@@ -317,7 +333,7 @@ static void draw_all_distributions(const struct plot *plot, double top)
 static void draw(const struct plot *plot)
 {
     bool has_curves = plot->num > 1;
-    int32_t num_lines = (plot->num + LEGEND_COLUMNS - 1) / LEGEND_COLUMNS;
+    int32_t num_lines = (int32_t)ceil_div(plot->num, legend_columns(plot));
     double legend_height = has_curves ? (double)LEGEND_LINE * num_lines + 16 : 0;
     double height = HEADER_HEIGHT + ROW_HEIGHT * (has_curves ? 2.0 : 1.0) + legend_height;
     double top = HEADER_HEIGHT + 36;

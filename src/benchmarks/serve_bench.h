@@ -44,6 +44,8 @@ NODISCARD enum status serve_bench_run(struct serve_bench *bench, struct serve_ru
                                       struct error *err);
 void serve_run_deinit(struct serve_run *run);
 
-/** `vllm bench serve` and `vllm bench sweep`: the exit status. */
+/** `vllm bench serve`, `vllm bench sweep` and the sweeps of commands: the exit status. */
 int serve_bench_main(struct bench_options *options);
 int sweep_main(struct bench_options *options);
+int sweep_serve_main(struct bench_options *options);
+int sweep_workload_main(struct bench_options *options);

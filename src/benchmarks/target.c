@@ -210,6 +210,22 @@ enum status target_call(const struct target *t, const char *method, const char *
     return status;
 }
 
+void target_reset_cache(const struct target *t, bool *is_refused)
+{
+    struct buf body = {0};
+    int code = 0;
+    if (*is_refused)
+        return;
+    enum status status = target_call(t, "POST", "/reset_prefix_cache", &code, &body, NULL);
+    if (status == STATUS_OK && code != 200) {
+        *is_refused = true;
+        printf("The server does not reset its prefix cache (POST /reset_prefix_cache answers %d): "
+               "a run may find in it what the one before put there.\n",
+               code);
+    }
+    buf_deinit(&body);
+}
+
 enum status target_find_model(const struct target *t, struct arena *arena, const char **id,
                               const char **root, struct error *err)
 {

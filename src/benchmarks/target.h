@@ -34,6 +34,10 @@ NODISCARD bool target_connect(const struct target *target, struct wire *wire);
 NODISCARD enum status target_call(const struct target *target, const char *method, const char *path,
                                   int *code, struct buf *body, struct error *err);
 
+/** So that no run finds in the server's cache what the one before put there. Says once that the
+ *  server does not do it, and sets `*is_refused`, with which it is not asked again. */
+void target_reset_cache(const struct target *target, bool *is_refused);
+
 /** The first model that the server lists: its id, and its root (maybe a folder here; NULL if not
  *  said), in `arena`. Errors: as target_call(), and INVALID (an answer of another kind). */
 NODISCARD enum status target_find_model(const struct target *target, struct arena *arena,

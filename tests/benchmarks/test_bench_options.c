@@ -147,6 +147,14 @@ static void wrong_words_are_refused_by_name(void **state)
         {BENCH_SWEEP, {NULL}, "expected one of --request-rates and --max-concurrencies"},
         {BENCH_SWEEP, {"--max-concurrencies", "1,0"}, "--max-concurrencies has '0'"},
         {BENCH_SWEEP, {"--request-rates", "1,x"}, "--request-rates is 'x'"},
+        {BENCH_SWEEP_SERVE, {NULL}, "expected --bench-cmd"},
+        {BENCH_SWEEP_SERVE, {"--max-concurrencies", "1"}, "unrecognized arguments"},
+        {BENCH_SWEEP_SERVE, {"--bench-cmd", "b", "--serve-params", "f"}, "needs --serve-cmd"},
+        {BENCH_SWEEP_SERVE, {"--bench-cmd", "b", "--resume"}, "--resume needs --experiment-name"},
+        {BENCH_SWEEP_SERVE, {"--bench-cmd", "b", "--plot", "x.png"}, "a .html or .svg file"},
+        {BENCH_SWEEP_SERVE, {"--bench-cmd", "b", "--workload-iters", "3"}, "unrecognized"},
+        {BENCH_SWEEP_WORKLOAD, {"--bench-cmd", "b", "--workload-iters", "1"}, "[2,64]"},
+        {BENCH_SWEEP_WORKLOAD, {"--bench-cmd", "b", "--workload-var", "x"}, "invalid choice: 'x'"},
         {BENCH_THROUGHPUT, {NULL}, "expected --model DIR"},
     };
     struct parsed *p = xcalloc(1, sizeof(*p));

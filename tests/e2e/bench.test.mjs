@@ -170,14 +170,14 @@ test('Ctrl-C prints the report so far', async () => {
 test('sweep: a table, files for every run, and a picture', async () => {
   const plot = path.join(folder, 'sweep.html');
   const { status, out, err } = await bench([
-    'sweep', 'serve', '--port', String(server.port), '--max-concurrencies', '1,4', '--num-runs', '2', '--num-prompts', '6',
+    'sweep', '--port', String(server.port), '--max-concurrencies', '1,4', '--num-runs', '2', '--num-prompts', '6',
     '--input-len', '8', '--output-len', '6', '--ignore-eos', '-o', folder, '--experiment-name', 'x', '--plot', plot]);
   assert.equal(status, 0, out + err);
   const summary = JSON.parse(fs.readFileSync(path.join(folder, 'x/summary.json'), 'utf8'));
   assert.deepEqual(summary.map((run) => [run.max_concurrency, run.run_number, run.completed]),
     [[1, 0, 6], [1, 1, 6], [4, 0, 6], [4, 1, 6]]);
   assert.ok(fs.existsSync(path.join(folder, 'x/BENCH--max_concurrency=4/run=1.json')));
-  assert.equal(fs.readFileSync(path.join(folder, 'x/summary.csv'), 'utf8').trim().split('\n').length, 3);
+  assert.equal(fs.readFileSync(path.join(folder, 'x/summary.csv'), 'utf8').trim().split('\n').length, 5);
   const page = fs.readFileSync(plot, 'utf8');
   assert.match(page, /^<!doctype html>[^]*<svg [^]*4 at a time[^]*<\/svg>\n<\/body><\/html>\n$/);
   assert.doesNotMatch(page, /<script|href=|src=/);

@@ -37,7 +37,8 @@ export async function until(what, seconds, condition) {
   }
 }
 
-async function freePort() {
+/** A port of 127.0.0.1 where nothing listens. */
+export async function freePort() {
   const probe = net.createServer();
   probe.listen(0, '127.0.0.1');
   await once(probe, 'listening');
