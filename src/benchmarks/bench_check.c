@@ -122,6 +122,10 @@ static enum status check_dataset(struct bench_options *o, struct error *err)
     }
     if (o->custom_output_len == 0)
         return error_set(err, STATUS_INVALID, "--custom-output-len is 0, expected -1 or more");
+    if (o->random_batch_size > 1 && o->dataset != DATASET_RANDOM)
+        return error_set(err, STATUS_INVALID,
+                         "--random-batch-size is %d, but --dataset-name is %s, expected random",
+                         o->random_batch_size, o->dataset_name);
     return check_range_ratio(o, err);
 }
 
@@ -345,6 +349,11 @@ enum status bench_options_check(struct bench_options *o, enum bench_command comm
     if (command == BENCH_SWEEP_SERVE || command == BENCH_SWEEP_WORKLOAD)
         return check_commands(o, err);
     TRY(check_dataset(o, err));
+    if (o->random_batch_size > 1 && strcmp(o->backend_name, "openai-embeddings") != 0)
+        return error_set(err, STATUS_INVALID,
+                         "--random-batch-size is %d; only requests of --backend openai-embeddings "
+                         "hold several prompts",
+                         o->random_batch_size);
     if (command == BENCH_LATENCY || command == BENCH_THROUGHPUT) {
         if (!o->model)
             return error_set(err, STATUS_INVALID, "expected --model DIR");

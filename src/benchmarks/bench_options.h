@@ -60,6 +60,7 @@ struct bench_options {
     bool disable_shuffle, no_oversample, skip_chat_template;
     int32_t random_input_len, random_output_len, random_prefix_len;
     const char *random_range_ratio;
+    int32_t random_batch_size;
     int32_t sharegpt_output_len, custom_output_len;
     int32_t sonnet_input_len, sonnet_output_len, sonnet_prefix_len;
     int32_t prefix_repetition_prefix_len, prefix_repetition_suffix_len;

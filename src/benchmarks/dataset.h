@@ -6,7 +6,9 @@
 #include "tokenizer/tokenizer.h"
 
 struct bench_prompt {
-    struct str text;    // empty when only ids were asked for
+    struct str text;         // empty when only ids were asked for
+    const struct str *batch; // [num_batch] texts of one request instead; NULL: the text alone
+    int32_t num_batch;
     const int32_t *ids; // NULL when only text was asked for
     int32_t num_tokens; // an estimate without a tokenizer
     int32_t output_len;

@@ -19,6 +19,23 @@ static void draw_ids(struct maker *maker, int32_t *ids, int32_t num)
         ids[i] = maker_id(maker, dice_below(&maker->dice, maker->pool_len));
 }
 
+/** Makes one prompt of every `size`, for requests that hold several; the last may hold fewer. */
+static void batch_prompts(struct maker *maker, int32_t size)
+{
+    struct dataset *dataset = maker->dataset;
+    struct str *texts = arena_array(&dataset->arena, struct str, dataset->num);
+    int32_t num = 0;
+    for (int32_t i = 0; i < dataset->num; i++) {
+        struct bench_prompt prompt = dataset->prompts[i]; // a batch may take its place
+        texts[i] = prompt.text;
+        if (i % size == 0)
+            dataset->prompts[num++] = (struct bench_prompt){.batch = &texts[i]};
+        dataset->prompts[num - 1].num_batch++;
+        dataset->prompts[num - 1].num_tokens += prompt.num_tokens;
+    }
+    dataset->num = maker->capacity = num;
+}
+
 /** Request k: the shared prefix, then ids that count up from a random place, so that no two
  *  prompts begin alike. */
 void make_random(struct maker *maker)
@@ -40,6 +57,8 @@ void make_random(struct maker *maker)
         goes_on = maker_add_ids(maker, ids, prefix_len + len, output_len, 0);
     }
     free(ids);
+    if (o->random_batch_size > 1)
+        batch_prompts(maker, o->random_batch_size);
 }
 
 /** As many prompts of each prefix as of the others, in random order. */

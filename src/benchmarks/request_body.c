@@ -93,6 +93,15 @@ void request_body_deinit(struct request_body *body)
     *body = (struct request_body){0};
 }
 
+static void append_batch(struct buf *json, const struct bench_prompt *prompt)
+{
+    for (int32_t i = 0; i < prompt->num_batch; i++) {
+        buf_append_char(json, i == 0 ? '[' : ',');
+        buf_append_json_string(json, prompt->batch[i]);
+    }
+    buf_append_char(json, ']');
+}
+
 void request_body_write(const struct request_body *body, const struct bench_prompt *prompt,
                         int32_t index, struct buf *json, struct buf *out)
 {
@@ -107,7 +116,10 @@ void request_body_write(const struct request_body *body, const struct bench_prom
                                  "\"text\",\"text\":"
                        : body->backend == BENCH_BACKEND_EMBEDDINGS ? ",\"input\":"
                                                                    : ",\"prompt\":");
-    buf_append_json_string(json, prompt->text);
+    if (prompt->batch)
+        append_batch(json, prompt);
+    else
+        buf_append_json_string(json, prompt->text);
     buf_append_c(json, is_chat ? "}]}]}" : "}");
 
     buf_clear(out);

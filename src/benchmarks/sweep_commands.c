@@ -138,9 +138,9 @@ static struct str_list bench_words_of(const struct command_sweep *s, const struc
     return words;
 }
 
-static bool is_embedding(const struct command_sweep *s)
+static bool is_embedding(const struct str_list *words)
 {
-    const char *backend = command_words_find(&s->bench_words, "backend");
+    const char *backend = command_words_find(words, "backend");
     return backend && strcmp(backend, "openai-embeddings") == 0;
 }
 
@@ -151,7 +151,7 @@ static void add_result_flags(const struct command_sweep *s, struct str_list *wor
     struct arena *arena = &s->options->arena;
     const char *flags[] = {"--save-result", "--result-dir", folder, "--result-filename", name};
     // The summary and the loads want the time of whole answers too.
-    if (!command_words_find(words, "percentile-metrics") && !is_embedding(s)) {
+    if (!command_words_find(words, "percentile-metrics") && !is_embedding(words)) {
         command_words_append(words, "--percentile-metrics", arena);
         command_words_append(words, "ttft,tpot,itl,e2el", arena);
     }
@@ -418,7 +418,8 @@ static enum status prepare(struct command_sweep *s, struct error *err)
     const char *comma = percentiles ? strrchr(percentiles, ',') : NULL;
     o->percentiles[0] = percentiles ? strtod(comma ? comma + 1 : percentiles, NULL) : 99;
     o->num_percentiles = 1;
-    o->backend = is_embedding(s) ? BENCH_BACKEND_EMBEDDINGS : BENCH_BACKEND_COMPLETIONS;
+    o->backend =
+        is_embedding(&s->bench_words) ? BENCH_BACKEND_EMBEDDINGS : BENCH_BACKEND_COMPLETIONS;
     s->summary.options = o;
     s->folder = sweep_folder_name(o);
     return STATUS_OK;

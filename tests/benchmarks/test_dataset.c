@@ -88,6 +88,35 @@ static void random_prompts_encode_to_the_lengths_asked_for(void **state)
     drop(&m);
 }
 
+static void batches_hold_the_prompts_in_order_and_the_last_what_is_left(void **state)
+{
+    (void)state;
+    struct dataset_use use = {.tokenizer = tokenizer};
+    struct made single, batched;
+    make(&single, &use,
+         (const char *[]){"--num-prompts=7", "--input-len=9", "--backend=openai-embeddings", NULL});
+    make(&batched, &use,
+         (const char *[]){"--num-prompts=7", "--input-len=9", "--backend=openai-embeddings",
+                          "--random-batch-size=3", NULL});
+    assert_int_equal(single.status, STATUS_OK);
+    assert_int_equal(batched.status, STATUS_OK);
+    static const int sizes[] = {3, 3, 1};
+    assert_int_equal(batched.dataset.num, 3);
+    assert_null(single.dataset.prompts[0].batch);
+    for (int b = 0, i = 0; b < 3; b++) {
+        const struct bench_prompt *batch = &batched.dataset.prompts[b];
+        int32_t num_tokens = 0;
+        assert_int_equal(batch->num_batch, sizes[b]);
+        for (int k = 0; k < sizes[b]; k++, i++) {
+            assert_true(str_eq(batch->batch[k], single.dataset.prompts[i].text));
+            num_tokens += single.dataset.prompts[i].num_tokens;
+        }
+        assert_int_equal(batch->num_tokens, num_tokens);
+    }
+    drop(&single);
+    drop(&batched);
+}
+
 static void the_same_seed_gives_the_same_prompts_and_another_others(void **state)
 {
     (void)state;
@@ -393,6 +422,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_prompts_encode_to_the_lengths_asked_for),
+        cmocka_unit_test(batches_hold_the_prompts_in_order_and_the_last_what_is_left),
         cmocka_unit_test(the_same_seed_gives_the_same_prompts_and_another_others),
         cmocka_unit_test(ids_need_no_tokenizer_and_stay_within_the_vocabulary),
         cmocka_unit_test(prefixes_repeat_as_often_as_each_other),

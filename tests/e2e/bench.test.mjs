@@ -121,6 +121,14 @@ test('embeddings: vectors are counted and timed, and nothing is said of tokens t
     assert.ok(result.p99_e2el_ms >= result.median_e2el_ms && !('mean_ttft_ms' in result) && !('output_throughput' in result));
     assert.ok(result.e2els.every((seconds) => seconds > 0));
     assert.match(fs.readFileSync(path.join(folder, 'vectors.svg'), 'utf8'), /End-to-end latency/);
+    // Seven prompts, three in a request, so that the last holds one; the server counts all of them.
+    const batched = await bench([
+      'serve', '--port', String(pooling.port), '--backend', 'openai-embeddings', '--num-prompts', '7', '--input-len', '20',
+      '--random-batch-size', '3', '--save-detailed', '--result-dir', folder, '--result-filename', 'batched.json']);
+    assert.equal(batched.status, 0, batched.out + batched.err);
+    assert.equal(line(batched.out, 'Successful requests:'), 3);
+    const lengths = JSON.parse(fs.readFileSync(path.join(folder, 'batched.json'), 'utf8')).input_lens;
+    [60, 60, 20].forEach((n, i) => assert.ok(Math.abs(lengths[i] - n) <= 3, String(lengths)));
     const generating = await serve('--backend', 'openai-embeddings', '--num-prompts', '1', '--input-len', '5');
     assert.equal(generating.status, 1);
     assert.match(generating.out, /Error 0: HTTP 404/);

@@ -82,6 +82,9 @@ test('a server for each set of its flags, a run for each pair that is linked, an
   assert.equal(readJson(`${name}/run=1.json`).enable_prefix_caching, false);
   assert.deepEqual(fs.readdirSync(path.join(folder, name)).sort(), ['run=0.json', 'run=0.log', 'run=1.json', 'run=1.log']);
   assert.match(fs.readFileSync(path.join(folder, name, 'run=0.log'), 'utf8'), /Serving Benchmark Result/);
+  // Between the runs the prefix cache of the server is emptied, which it does for a sweep alone.
+  assert.equal(fs.readFileSync(path.join(folder, 'out/x/SERVE--max_num_seqs=1.log'), 'utf8')
+    .match(/POST \/reset_prefix_cache HTTP\/1\.1" 200/g)?.length, 2);
   const [head, ...rows] = fs.readFileSync(path.join(folder, 'out/x/summary.csv'), 'utf8').trim().split('\n');
   assert.match(head, /^date,.*request_throughput.*max_num_seqs/);
   assert.equal(rows.length, 4);
@@ -181,6 +184,22 @@ test('a server that dies during a run ends the sweep with its last words', async
   assert.equal(status, 1);
   assert.match(err, /the server ended with signal 9/);
   await until('the port is free', 30, () => isFree(port));
+});
+
+test('a sweep that is killed takes its server and its benchmark along', async () => {
+  const port = await freePort();
+  const { status } = await sweep([
+    'serve', '--serve-cmd', serveCommand(port), '--bench-cmd', 'sh -c "echo $$ > bench.pid; exec sleep 1000"', '-o', 'out', '--experiment-name', 'k',
+  ], {
+    started: async (child) => {
+      await until('the benchmark runs', 60, () => fs.existsSync(path.join(folder, 'bench.pid')));
+      child.kill('SIGKILL');
+    },
+  });
+  assert.equal(status, 'SIGKILL');
+  await until('the server is gone', 60, () => isFree(port));
+  const pid = await until('the benchmark wrote its id', 10, () => Number(fs.readFileSync(path.join(folder, 'bench.pid'), 'utf8')));
+  await until('the benchmark is gone', 60, () => !fs.existsSync(`/proc/${pid}`) || fs.readFileSync(`/proc/${pid}/stat`, 'utf8').includes(') Z '));
 });
 
 test('Ctrl-C ends the benchmark and the server, keeps what is done, and --resume goes on', async () => {
