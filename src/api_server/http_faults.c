@@ -99,18 +99,18 @@ static int32_t begun_status(struct evbuffer *output)
     return status >= 200 ? status : 0;
 }
 
-void http_faults_replace(struct evbuffer *output, const struct evbuffer_cb_info *info,
+bool http_faults_replace(struct evbuffer *output, const struct evbuffer_cb_info *info,
                          const struct http_server_options *options, struct str peer)
 {
     if (info->orig_size != 0 || info->n_added == 0)
-        return;
+        return false;
     evbuffer_unfreeze(output, 1); // else only writing to the socket may look at the front
     int32_t status = begun_status(output);
     if (status > 0)
         evbuffer_drain(output, evbuffer_get_length(output));
     evbuffer_freeze(output, 1);
     if (status == 0)
-        return;
+        return false;
     struct buf body = {0}, answer = {0};
     options->on_fault(options->context, peer, status, reason_of(status), &body);
     buf_printf(&answer,
@@ -121,10 +121,5 @@ void http_faults_replace(struct evbuffer *output, const struct evbuffer_cb_info 
     evbuffer_freeze(output, 0);
     buf_deinit(&answer);
     buf_deinit(&body);
-}
-
-void http_faults_on_output(struct evbuffer *output, const struct evbuffer_cb_info *info,
-                           void *options)
-{
-    http_faults_replace(output, info, options, STR("-"));
+    return true;
 }

@@ -2,6 +2,7 @@
 // every other error is said. Part of http_server.c; libevent's types go no further.
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <event2/buffer.h>
@@ -13,13 +14,9 @@
 const char *http_faults_of_head(struct evhttp_request *request, int32_t max_header_count);
 
 /**
- * A callback for the output of a connection that has not had a request yet; its context are the
- * `struct http_server_options`. Whatever is written then is evhttp's own.
+ * For a callback of a connection's output while no answer of ours is due: whatever is written then
+ * is evhttp's own. Puts our answer in the place of the one that evhttp has just begun to write;
+ * returns whether it did.
  */
-void http_faults_on_output(struct evbuffer *output, const struct evbuffer_cb_info *info,
-                           void *options);
-
-/** The same where the peer is known: puts our answer in the place of the one that evhttp has just
- *  begun to write. */
-void http_faults_replace(struct evbuffer *output, const struct evbuffer_cb_info *info,
+bool http_faults_replace(struct evbuffer *output, const struct evbuffer_cb_info *info,
                          const struct http_server_options *options, struct str peer);

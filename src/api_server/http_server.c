@@ -13,11 +13,13 @@
 //  4. Faults that evhttp finds itself: a malformed request line, a head or a body over the limit.
 //     It answers them before we hear of them, with the right status and an HTML page of its own
 //     (version 2.1 has no hook for that): what it writes while no answer of ours is due is replaced
-//     (http_faults.c).
+//     (http_faults.c). A body over the limit is refused as soon as its length is known; what the
+//     client still sends is read and thrown away for a while (http_linger.c).
 //
-// A `struct connection` is made with the first request of a connection and found by its descriptor;
-// it goes with the connection. An exchange belongs to the connection until its answer has been
-// handed over: then the evhttp request lives on by itself until the last byte is written.
+// A `struct connection` is made as soon as evhttp has wrapped a new connection, before its first
+// byte is read, and found by its descriptor; it goes with the connection. An exchange belongs to
+// the connection until its answer has been handed over: then the evhttp request lives on by itself
+// until the last byte is written.
 #include "api_server/http_server.h"
 
 #include <assert.h>
@@ -37,6 +39,7 @@
 #include <event2/listener.h>
 
 #include "api_server/http_faults.h"
+#include "api_server/http_linger.h"
 #include "api_server/tls.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -64,6 +67,10 @@ struct http_server {
     struct event *accept_tick;
     struct connection **connections; // [num_slots], by descriptor
     size_t num_slots;
+    struct bufferevent **accepted; // [num_accepted], not wrapped by evhttp when they were made
+    size_t num_accepted, max_accepted;
+    struct event *adopt; // gives them their connections
+    struct http_linger *lingering;
     struct watch *watches;
     int32_t num_exchanges, num_unwritten;
 };
@@ -78,6 +85,7 @@ struct connection {
     bool idle;    // between two requests, no byte of the next one yet
     bool writing; // the rest of an answer that is handed over
     bool ours;    // what is written belongs to an answer of ours
+    bool refused; // by evhttp: the rest of the request may still be on its way
     struct http_exchange *exchange;
     char peer[64];
 };
@@ -127,6 +135,8 @@ static void on_connection_close(struct evhttp_connection *evcon, void *context)
         if (orphaned)
             evhttp_request_free(request);
     }
+    if (connection->refused)
+        http_linger_add(connection->server->lingering, connection->fd);
     connection->server->num_unwritten -= connection->writing;
     connection->server->connections[connection->fd] = NULL;
     free(connection);
@@ -135,9 +145,10 @@ static void on_connection_close(struct evhttp_connection *evcon, void *context)
 /** Bytes are about to go out: an answer of ours, or evhttp's word on a request that it refuses. */
 static void on_output(struct evbuffer *output, const struct evbuffer_cb_info *info, void *context)
 {
-    const struct connection *connection = context;
-    if (!connection->ours)
-        http_faults_replace(output, info, &connection->server->options, str_from(connection->peer));
+    struct connection *connection = context;
+    if (!connection->ours &&
+        http_faults_replace(output, info, &connection->server->options, str_from(connection->peer)))
+        connection->refused = true;
 }
 
 /** Bytes came in: a connection that waited for a request is now reading one. */
@@ -165,12 +176,13 @@ static void format_peer(struct connection *connection)
                  strchr(address, ':') ? "[%s]:%d" : "%s:%d", address, (int)port);
 }
 
-/** The connection that a request came on, made when it is the first. */
-static struct connection *connection_of(struct http_server *server, struct evhttp_connection *evcon)
+/** Makes the connection of a buffer that evhttp has wrapped. */
+static void add_connection(struct http_server *server, struct bufferevent *bev)
 {
-    struct bufferevent *bev = evhttp_connection_get_bufferevent(evcon);
+    void *evcon;
+    bufferevent_getcb(bev, NULL, NULL, NULL, &evcon); // evhttp's callbacks carry it
     int fd = bufferevent_getfd(bev);
-    assert(fd >= 0);
+    assert(evcon && fd >= 0);
     if ((size_t)fd >= server->num_slots) {
         size_t num_slots = (size_t)fd * 2 + 64;
         server->connections =
@@ -179,22 +191,36 @@ static struct connection *connection_of(struct http_server *server, struct evhtt
             server->connections[i] = NULL;
         server->num_slots = num_slots;
     }
+    struct connection *connection = xcalloc(1, sizeof(*connection));
+    connection->server = server;
+    connection->evcon = evcon;
+    connection->bev = bev;
+    connection->fd = fd;
+    format_peer(connection);
+    assert(!server->connections[fd]);
+    server->connections[fd] = connection;
+    evhttp_connection_set_closecb(evcon, on_connection_close, connection);
+    evbuffer_add_cb(bufferevent_get_input(bev), on_input, connection);
+    evbuffer_add_cb(bufferevent_get_output(bev), on_output, connection);
+}
+
+/** Later in the turn of the loop that accepted them, before anything is read from them. */
+static void on_adopt(evutil_socket_t fd, short what, void *context)
+{
+    (void)fd, (void)what;
+    struct http_server *server = context;
+    for (size_t i = 0; i < server->num_accepted; i++)
+        add_connection(server, server->accepted[i]);
+    server->num_accepted = 0;
+}
+
+/** The connection that a request came on. */
+static struct connection *connection_of(struct http_server *server, struct evhttp_connection *evcon)
+{
+    int fd = bufferevent_getfd(evhttp_connection_get_bufferevent(evcon));
+    assert(fd >= 0 && (size_t)fd < server->num_slots);
     struct connection *connection = server->connections[fd];
-    if (!connection) {
-        connection = xcalloc(1, sizeof(*connection));
-        connection->server = server;
-        connection->evcon = evcon;
-        connection->bev = bev;
-        connection->fd = fd;
-        format_peer(connection);
-        server->connections[fd] = connection;
-        evhttp_connection_set_closecb(evcon, on_connection_close, connection);
-        struct evbuffer *output = bufferevent_get_output(bev);
-        evbuffer_add_cb(bufferevent_get_input(bev), on_input, connection);
-        evbuffer_remove_cb(output, http_faults_on_output, &server->options);
-        evbuffer_add_cb(output, on_output, connection);
-    }
-    assert(connection->evcon == evcon && !connection->exchange);
+    assert(connection && connection->evcon == evcon && !connection->exchange);
     return connection;
 }
 
@@ -532,7 +558,7 @@ static void on_accept_tick(evutil_socket_t fd, short what, void *context)
 /** A new connection's buffer, which can hold the largest body and little more. */
 static struct bufferevent *new_bufferevent(struct event_base *base, void *context)
 {
-    const struct http_server *server = context;
+    struct http_server *server = context;
     struct tls *tls = server->options.tls;
     struct ssl_st *session = tls ? tls_session(tls) : NULL;
     struct bufferevent *bev;
@@ -548,8 +574,13 @@ static struct bufferevent *new_bufferevent(struct event_base *base, void *contex
     if (bev) {
         bufferevent_setwatermark(bev, EV_READ, 0,
                                  (size_t)server->options.max_body_bytes + MAX_EARLY_BYTES);
-        evbuffer_add_cb(bufferevent_get_output(bev), http_faults_on_output,
-                        (void *)(uintptr_t)&server->options);
+        if (server->num_accepted == server->max_accepted) {
+            server->max_accepted = server->max_accepted * 2 + 16;
+            server->accepted =
+                xrealloc(server->accepted, server->max_accepted * sizeof(*server->accepted));
+        }
+        server->accepted[server->num_accepted++] = bev;
+        event_active(server->adopt, EV_TIMEOUT, 0);
     }
     return bev;
 }
@@ -592,7 +623,9 @@ enum status http_server_create(struct http_server **out, int listen_fd,
     signal(SIGPIPE, SIG_IGN); // a client that left is an error of one write, not of the process
     server->base = event_base_new();
     server->evhttp = server->base ? evhttp_new(server->base) : NULL;
-    if (!server->evhttp || !listen_on(server, listen_fd)) {
+    server->adopt = server->base ? event_new(server->base, -1, 0, on_adopt, server) : NULL;
+    server->lingering = server->base ? http_linger_create(server->base) : NULL;
+    if (!server->evhttp || !server->adopt || !listen_on(server, listen_fd)) {
         http_server_destroy(server);
         return error_set(err, STATUS_IO, "cannot start the HTTP server: %s", strerror(errno));
     }
@@ -603,7 +636,6 @@ enum status http_server_create(struct http_server **out, int listen_fd,
     evhttp_set_max_body_size(server->evhttp, options->max_body_bytes);
     evhttp_set_timeout(server->evhttp, options->body_timeout_s);
     evhttp_set_default_content_type(server->evhttp, NULL);
-    evhttp_set_flags(server->evhttp, EVHTTP_SERVER_LINGERING_CLOSE);
     evhttp_set_bevcb(server->evhttp, new_bufferevent, server);
     evhttp_set_gencb(server->evhttp, on_evhttp_request, server);
     *out = server;
@@ -623,8 +655,12 @@ void http_server_destroy(struct http_server *server)
         event_free(server->accept_tick);
     if (server->evhttp)
         evhttp_free(server->evhttp); // closes the connections, which tells the exchanges
+    http_linger_destroy(server->lingering);
+    if (server->adopt)
+        event_free(server->adopt);
     if (server->base)
         event_base_free(server->base);
+    free(server->accepted);
     free(server->connections);
     free(server);
 }

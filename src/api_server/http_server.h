@@ -18,14 +18,14 @@ struct http_exchange;
 struct http_server_options {
     int32_t max_header_count;
     int64_t max_header_bytes;
-    int64_t max_body_bytes; // 413 above it
+    int64_t max_body_bytes; // 413 as soon as a longer one is announced or has come
     int32_t keep_alive_timeout_s;
     int32_t body_timeout_s; // a body that stalls longer is cut off
     struct tls *tls;        // NULL: plain HTTP; outlives the server
     /** Called for every complete request. It answers at once or keeps the exchange for later. */
     void (*on_request)(void *context, struct http_exchange *exchange);
     /** Called for every request that is refused before it is complete, or is no HTTP: appends the
-     *  body of the answer, which is JSON. `peer` is "-" where it is not known. */
+     *  body of the answer, which is JSON. */
     void (*on_fault)(void *context, struct str peer, int32_t status, const char *reason,
                      struct buf *body);
     void *context;

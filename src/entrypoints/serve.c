@@ -263,6 +263,15 @@ static const char *describe_end(int wait_status, char *out, size_t size)
     return out;
 }
 
+/** Stops for good because of a child. Where it is the engine, API servers must know before they are
+ *  told to stop: their requests have failed, which is something else than being aborted. */
+static void give_up(struct launcher *l, const struct child *child)
+{
+    if (child->index < 0)
+        atomic_store(&l->page->engine.state, ENGINE_STATE_DEAD);
+    stop(l, EXIT_FAILURE);
+}
+
 /** Plans the restart of a process that died by itself, or gives the whole up. */
 static void handle_death(struct launcher *l, struct child *child, pid_t pid, bool was_ready,
                          int wait_status)
@@ -271,7 +280,7 @@ static void handle_death(struct launcher *l, struct child *child, pid_t pid, boo
     describe_end(wait_status, how, sizeof(how));
     if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == EXIT_CANNOT_START) {
         log_error("%s (pid %d) cannot start, the reason is above; stopping", child->name, (int)pid);
-        stop(l, EXIT_FAILURE);
+        give_up(l, child);
         return;
     }
     int64_t now_ns = clock_monotonic_ns();
@@ -280,7 +289,7 @@ static void handle_death(struct launcher *l, struct child *child, pid_t pid, boo
     if (child->num_failed_starts >= MAX_FAILED_STARTS) {
         log_error("%s (pid %d) %s; it died %d times in a row before it was ready; stopping",
                   child->name, (int)pid, how, child->num_failed_starts);
-        stop(l, EXIT_FAILURE);
+        give_up(l, child);
         return;
     }
     // The first death is mended at once; those that follow closely wait longer and longer.

@@ -434,26 +434,44 @@ static void a_client_that_expects_is_told_to_continue(void **state)
 static void a_body_over_the_limit_is_answered_with_413(void **state)
 {
     (void)state;
-    char *big = xcalloc(1, 4 * MAX_BODY_BYTES);
+    static const struct {
+        bool chunked, expects, sends; // `sends`: all of it, before it reads
+    } rows[] = {
+        {.chunked = false},
+        {.expects = true},
+        {.sends = true},
+        {.chunked = true},
+        {.chunked = true, .sends = true},
+    };
+    enum { LEN = 16 * MAX_BODY_BYTES }; // more than the system's buffers hold
+    char *big = xcalloc(1, LEN);
     int before = env.num_requests;
-    for (int chunked = 0; chunked < 2; chunked++) {
-        int fd = connect_client();
-        struct buf in = {0};
-        char head[160];
-        snprintf(head, sizeof(head),
-                 chunked
-                     ? "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n"
-                     : "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n",
-                 4 * MAX_BODY_BYTES);
-        send_text(fd, head);
-        if (!chunked)
-            send_bytes(fd, (struct str){big, 4 * MAX_BODY_BYTES});
-        assert_true(ends(fd, &in));
-        assert_true(contains(&in, "HTTP/1.1 413 "));
-        assert_true(
-            contains(&in, "{\"peer\":0,\"status\":413,\"reason\":\"a body over its limit\"}"));
-        buf_deinit(&in);
-        close(fd);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        for (int is_second = 0; is_second < 2; is_second++) {
+            int fd = connect_client();
+            struct buf in = {0};
+            if (is_second) {
+                send_text(fd, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody");
+                expect_text(fd, &in, "\r\n\r\nbody");
+                before++;
+            }
+            char head[160];
+            snprintf(head, sizeof(head),
+                     rows[i].chunked
+                         ? "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n%s\r\n%x\r\n"
+                         : "POST /echo HTTP/1.1\r\nHost: h\r\n%sContent-Length: %u\r\n\r\n",
+                     rows[i].expects ? "Expect: 100-continue\r\n" : "", (unsigned)LEN);
+            send_text(fd, head);
+            if (rows[i].sends)
+                send_bytes(fd, (struct str){big, LEN});
+            assert_true(ends(fd, &in));
+            assert_true(contains(&in, "HTTP/1.1 413 "));
+            assert_true(
+                contains(&in, "{\"peer\":1,\"status\":413,\"reason\":\"a body over its limit\"}"));
+            assert_false(contains(&in, "100 Continue"));
+            buf_deinit(&in);
+            close(fd);
+        }
     }
     assert_int_equal(env.num_requests, before);
     free(big);

@@ -1,10 +1,12 @@
 // What goes wrong in production: clients that leave, engines that die, bodies that lie.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import net from 'node:net';
+import os from 'node:os';
+import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { Server, isSlow, sleep, timeScale, until } from './server.mjs';
+import { Server, demo, isSlow, sleep, timeScale, until } from './server.mjs';
 
 let server;
 before(async () => (server = await Server.start(['--served-model-name', 'demo', '--max-num-seqs', '8'])));
@@ -33,6 +35,10 @@ const raw = (bytes, { ms = 3000, half = false } = {}) =>
   });
 const request = (body, headers = 'Content-Type: application/json\r\n') =>
   `POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n${headers}Content-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
+
+/** Pids of a launcher's processes of one kind. */
+const childrenOf = (launcher, kind) => execFileSync('ps', ['--no-headers', '-o', 'pid,args', '--ppid', String(launcher.pid)], { encoding: 'utf8' })
+  .split('\n').filter((line) => line.includes(kind)).map((line) => Number(line.trim().split(' ')[0]));
 
 const long = { model: 'demo', prompt: 'Once upon a time', max_tokens: 1500, ignore_eos: true };
 const bodies = [
@@ -80,14 +86,13 @@ test('an engine that is killed comes back, and streams go on as if nothing happe
   const body = { model: 'demo', prompt: 'Once upon a time', max_tokens: 400, ignore_eos: true, temperature: 1, seed: 11 };
   const text = (events) => events.filter((e) => e !== '[DONE]').map((e) => e.choices[0]?.text ?? '').join('');
   const undisturbed = text(await server.stream('/v1/completions', body));
-  const engine = () => execFileSync('ps', ['--no-headers', '-o', 'pid,args', '--ppid', String(server.pid)], { encoding: 'utf8' })
-    .split('\n').find((line) => line.includes('EngineCore')).trim().split(' ')[0];
+  const engine = () => childrenOf(server, 'EngineCore')[0];
   const before = await server.metric('vllm:generation_tokens_total');
   const streams = [0, 1, 2].map(() => server.stream('/v1/completions', body));
   const plain = server.post('/v1/completions', body);
   await until('tokens flow', 60, async () => (await server.metric('vllm:generation_tokens_total')) > before + 40);
   const first = engine();
-  process.kill(Number(first), 'SIGKILL');
+  process.kill(first, 'SIGKILL');
   for (const stream of streams) assert.equal(text(await stream), undisturbed);
   assert.equal((await plain).body.choices[0].text, undisturbed);
   assert.notEqual(engine(), first);
@@ -96,8 +101,7 @@ test('an engine that is killed comes back, and streams go on as if nothing happe
 });
 
 test('an engine that is stopped is unhealthy until it runs again', async () => {
-  const pid = Number(execFileSync('ps', ['--no-headers', '-o', 'pid,args', '--ppid', String(server.pid)], { encoding: 'utf8' })
-    .split('\n').find((line) => line.includes('EngineCore')).trim().split(' ')[0]);
+  const [pid] = childrenOf(server, 'EngineCore');
   process.kill(pid, 'SIGSTOP');
   try {
     await until('health says so', 10, async () => (await server.get('/health')).status === 503);
@@ -108,6 +112,60 @@ test('an engine that is stopped is unhealthy until it runs again', async () => {
   await until('healthy again', 20, () => server.healthy());
   await alive();
 });
+
+for (const [what, forGood] of [
+  ['cannot start again', async (other, model) => {
+    writeFileSync(path.join(model, 'config.json'), '{}');
+    process.kill(childrenOf(other, 'EngineCore')[0], 'SIGKILL');
+  }],
+  ['dies again and again before it is ready', async (other, model) => {
+    // Whoever opens a pipe that nobody writes waits: no engine is ready before it is killed.
+    rmSync(path.join(model, 'config.json'));
+    execFileSync('mkfifo', [path.join(model, 'config.json')]);
+    await until('the launcher gives up', 60, () => {
+      for (const pid of childrenOf(other, 'EngineCore')) {
+        try {
+          process.kill(pid, 'SIGKILL');
+        } catch {
+          // gone already
+        }
+      }
+      return /5 times in a row before it was ready; stopping/.test(other.log);
+    });
+  }],
+]) {
+  test(`an engine that ${what} ends every request with an error, and the program`, { timeout: 240_000 }, async () => {
+    const model = mkdtempSync(path.join(os.tmpdir(), 'vllm-model-'));
+    cpSync(demo, model, { recursive: true });
+    const other = await Server.start(['--served-model-name', 'demo'], { model });
+    try {
+      const chat = { model: 'demo', messages: [{ role: 'user', content: 'hi' }], max_tokens: 1900, ignore_eos: true };
+      const streams = [other.stream('/v1/completions', { ...long, max_tokens: 1900 }), other.stream('/v1/completions', { ...long, max_tokens: 1900, n: 2 }),
+        other.stream('/v1/chat/completions', chat)];
+      const plain = [other.post('/v1/completions', { ...long, max_tokens: 1900 }), other.post('/v1/chat/completions', chat)];
+      await until('all run', 30, async () => (await other.metric('vllm:num_requests_running')) === 6);
+      await forGood(other, model);
+      for (const events of await Promise.all(streams)) {
+        assert.equal(events.at(-1), '[DONE]');
+        const { error } = events.at(-2);
+        assert.equal(error.code, 500);
+        assert.equal(error.type, 'InternalServerError');
+        assert.match(error.message, /engine is dead/);
+        assert.ok(events.slice(0, -2).every((e) => e.choices && !e.choices[0].finish_reason), 'nothing else ends it');
+      }
+      for (const { status, body } of await Promise.all(plain)) {
+        assert.equal(status, 500);
+        assert.equal(body.error.code, 500);
+        assert.match(body.error.message, /engine is dead/);
+      }
+      assert.equal(await other.exited, 1);
+      assert.match(other.log, /stopping/);
+    } finally {
+      await other.stop();
+      rmSync(model, { recursive: true });
+    }
+  });
+}
 
 const nested = '['.repeat(100_000) + ']'.repeat(100_000);
 const table = [
@@ -159,8 +217,7 @@ test('a chunked body, one byte a chunk, is served', async () => {
 
 test('a body above the limit is answered with 413 and not kept in memory', async () => {
   const size = 400 * 1024 * 1024;
-  const front = execFileSync('ps', ['--no-headers', '-o', 'pid,args', '--ppid', String(server.pid)], { encoding: 'utf8' })
-    .split('\n').find((line) => line.includes('APIServer')).trim().split(' ')[0];
+  const [front] = childrenOf(server, 'APIServer');
   const rss = () => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${front}/status`, 'utf8'))[1]);
   const before = rss();
   const answer = await new Promise((resolve) => {
@@ -176,9 +233,19 @@ test('a body above the limit is answered with 413 and not kept in memory', async
   });
   assert.match(answer, /^HTTP\/1\.1 413/);
   assert.equal(JSON.parse(answer.slice(answer.indexOf('\r\n\r\n') + 4)).error.code, 413);
-  await until('its line in the access log', 10, () => /INFO: +- - "- HTTP\/1\.1" 413 Request Entity Too Large/.test(server.log));
+  await until('its line in the access log', 10, () => /INFO: +127\.0\.0\.1:\d+ - "- HTTP\/1\.1" 413 Request Entity Too Large/.test(server.log));
   // Sanitizers keep what was freed for a while.
   if (!isSlow) assert.ok(rss() - before < 200 * 1024, 'it was not gathered');
+  await alive();
+});
+
+test('a body that only announces more than the limit is answered before a byte of it', async () => {
+  for (const expects of ['', 'Expect: 100-continue\r\n']) {
+    const answer = await raw(`POST /v1/completions HTTP/1.1\r\nHost: x\r\n${expects}Content-Type: application/json\r\n` +
+      `Content-Length: ${400 << 20}\r\n\r\n`, { ms: 20_000 });
+    assert.match(answer, /^HTTP\/1\.1 413 /);
+    assert.equal(JSON.parse(answer.slice(answer.indexOf('\r\n\r\n') + 4)).error.code, 413);
+  }
   await alive();
 });
 
