@@ -130,6 +130,13 @@ static void idle_norm(struct device *dev, struct tensor out, struct tensor x,
     (void)dev, (void)out, (void)x, (void)params;
 }
 
+static bool idle_fuses_matmul(const struct device *dev, int64_t rows, const struct weight *w,
+                              const struct matmul_fusion *fusion)
+{
+    (void)dev, (void)rows, (void)w, (void)fusion;
+    return false;
+}
+
 static void idle_matmul(struct device *dev, struct tensor out, struct tensor x,
                         const struct weight *w)
 {
@@ -210,6 +217,7 @@ enum status cuda_device_init(struct device *dev, int32_t num_threads, struct err
                 .rms_norm = idle_norm,
                 .add_rms_norm = idle_norm,
                 .matmul = idle_matmul,
+                .fuses_matmul = idle_fuses_matmul,
                 .prepare_qkv = idle_qkv,
                 .attention = idle_attention,
                 .silu_and_mul = idle_activation,

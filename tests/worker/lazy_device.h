@@ -374,6 +374,13 @@ static void lazy_matmul(struct device *dev, struct tensor out, struct tensor x,
     op->weight = *w;
 }
 
+static bool lazy_fuses_matmul(const struct device *dev, int64_t rows, const struct weight *w,
+                              const struct matmul_fusion *fusion)
+{
+    (void)dev, (void)rows, (void)w, (void)fusion;
+    return false;
+}
+
 static void lazy_qkv(struct device *dev, struct tensor qkv, const struct kv_cache *cache,
                      const struct qkv_params *params, const int32_t *positions,
                      const int64_t *slots)
@@ -535,6 +542,7 @@ enum status cuda_device_init(struct device *dev, int32_t num_threads, struct err
         .rms_norm = lazy_rms_norm,
         .add_rms_norm = lazy_add_rms_norm,
         .matmul = lazy_matmul,
+        .fuses_matmul = lazy_fuses_matmul,
         .prepare_qkv = lazy_qkv,
         .attention = lazy_attention,
         .silu_and_mul = lazy_silu,
