@@ -164,9 +164,9 @@ static void loop(struct engine *e)
         int64_t now_ns = clock_monotonic_ns();
         atomic_store(&e->page->engine.heartbeat_ns, now_ns);
         if (e->num_streams == 0)
-            channel_wait(e->channel, IDLE_WAIT_MS);
+            channel_wait(e->channel, INT64_C(1) * IDLE_WAIT_MS * NS_PER_MS);
         else if (next_ns > now_ns) // whole milliseconds sleep, the rest is waited for awake
-            channel_wait(e->channel, (int32_t)((next_ns - now_ns) / NS_PER_MS));
+            channel_wait(e->channel, (next_ns - now_ns) / NS_PER_MS * NS_PER_MS);
         receive_all(e);
         if (e->num_old < e->num_streams)
             step(e, e->num_old);

@@ -61,6 +61,12 @@ static enum status idle_wait_mark(struct device *dev, int32_t mark, struct error
     return STATUS_OK;
 }
 
+static bool idle_passed_mark(struct device *dev, int32_t mark)
+{
+    (void)dev, (void)mark;
+    return true;
+}
+
 static enum status idle_synchronize(struct device *dev, struct error *err)
 {
     (void)dev, (void)err;
@@ -207,6 +213,7 @@ enum status cuda_device_init(struct device *dev, int32_t num_threads, struct err
                 .copy_rows = idle_copy_rows,
                 .set_mark = idle_set_mark,
                 .wait_mark = idle_wait_mark,
+                .passed_mark = idle_passed_mark,
                 .synchronize = idle_synchronize,
                 .memory_info = idle_memory_info,
                 .own_bytes = idle_own_bytes,

@@ -106,7 +106,7 @@ static enum status receive(struct offline_engine *e, struct message *message, st
     int32_t client;
     while (!channel_receive(e->channel, &client, &frame)) {
         TRY(check_alive(e, err));
-        channel_wait(e->channel, WAIT_MS);
+        channel_wait(e->channel, WAIT_MS * INT64_C(1000000));
     }
     arena_reset(&e->arena);
     return message_decode(message, frame, &e->arena, err);

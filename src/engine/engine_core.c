@@ -9,7 +9,12 @@
 #include "base/log.h"
 #include "base/memory.h"
 
-enum { MAX_FRAMES_A_STEP = 4096 };
+enum {
+    MAX_FRAMES_A_STEP = 4096,
+    IDLE_WAIT_MS = 100, // the page wants a beat at least so often
+    HELD_WAIT_MS = 2,   // requests wait for something that sends no message
+    NS_PER_MS = 1000000,
+};
 
 void engine_core_init(struct engine_core *core, const struct engine_config *config,
                       struct engine_page *page)
@@ -326,6 +331,36 @@ void engine_core_receive(struct engine_core *core)
 
 // ---- a step --------------------------------------------------------------------------------
 
+// The oldest step in flight, or NULL.
+static const struct scheduler_output *oldest_step(const struct engine_core *core)
+{
+    const struct scheduler *s = &core->scheduler;
+    return s->in_flight > 0 ? &core->steps[(s->step - s->in_flight) % MAX_STEPS_IN_FLIGHT] : NULL;
+}
+
+// It began when it was given to the executor, or when the one before it ended.
+static int64_t start_of_step(const struct engine_core *core, const struct scheduler_output *step)
+{
+    return max_i64(core->submitted_ns[step->step % MAX_STEPS_IN_FLIGHT], core->collected_ns);
+}
+
+// While a step runs and its end can be predicted: takes in what the channel brings until shortly
+// before, when the next step is to begin. Returns at once otherwise.
+static void await_next_begin(struct engine_core *core)
+{
+    const struct scheduler_output *step = oldest_step(core);
+    if (!step || !scheduler_can_schedule(&core->scheduler))
+        return;
+    int64_t due_ns = step_pacer_due_ns(&core->pacer, step, start_of_step(core, step));
+    int64_t margin_ns = step_pacer_margin_ns(&core->pacer);
+    for (int64_t now_ns; (now_ns = clock_monotonic_ns()) < due_ns;) {
+        if (executor_has_ended(core->executor))
+            return; // earlier than was thought, by the margin at most
+        channel_wait(core->channel, min_i64(due_ns - now_ns, margin_ns));
+        engine_core_receive(core);
+    }
+}
+
 bool engine_core_begin_step(struct engine_core *core)
 {
     struct scheduler *s = &core->scheduler;
@@ -348,14 +383,8 @@ bool engine_core_begin_step(struct engine_core *core)
     if (s->in_flight == 1)
         atomic_store(&core->page->step_start_ns, now_ns);
     executor_submit(core->executor, &core->steps[slot]);
+    step_pacer_note_begin(&core->pacer, clock_monotonic_ns() - now_ns);
     return true;
-}
-
-// The oldest step in flight, or NULL.
-static const struct scheduler_output *oldest_step(const struct engine_core *core)
-{
-    const struct scheduler *s = &core->scheduler;
-    return s->in_flight > 0 ? &core->steps[(s->step - s->in_flight) % MAX_STEPS_IN_FLIGHT] : NULL;
 }
 
 enum status engine_core_end_step(struct engine_core *core, struct error *err)
@@ -364,15 +393,16 @@ enum status engine_core_end_step(struct engine_core *core, struct error *err)
     struct model_runner_output result = {0};
     const struct scheduler_output *step = oldest_step(core);
     int64_t num_generated = s->stats.num_generated_tokens;
+    bool is_awaited = step && !executor_has_ended(core->executor);
     if (step)
         TRY(executor_collect(core->executor, &result, err));
     int64_t now_ns = clock_monotonic_ns();
     scheduler_update(s, now_ns, step, step ? &result : NULL, core->outputs);
     core->durations.execute_ns = 0;
-    if (step) // it began when it was given to the executor, or when the one before it ended
-        core->durations.execute_ns =
-            now_ns -
-            max_i64(core->submitted_ns[step->step % MAX_STEPS_IN_FLIGHT], core->collected_ns);
+    if (step) {
+        core->durations.execute_ns = now_ns - start_of_step(core, step);
+        step_pacer_note_end(&core->pacer, step, core->durations.execute_ns, is_awaited);
+    }
     core->collected_ns = now_ns;
     core->durations.update_ns = clock_monotonic_ns() - now_ns;
     recorder_update(&core->recorder, s, now_ns, step, &result, core->outputs, &core->durations);
@@ -382,5 +412,33 @@ enum status engine_core_end_step(struct engine_core *core, struct error *err)
     }
     engine_core_publish(core, now_ns);
     atomic_store(&core->page->step_start_ns, s->in_flight > 0 ? now_ns : 0);
+    return STATUS_OK;
+}
+
+// ---- the loop ------------------------------------------------------------------------------
+
+static void idle(struct engine_core *core)
+{
+    engine_core_publish(core, clock_monotonic_ns());
+    channel_wait(core->channel,
+                 (int64_t)(core->held.len > 0 ? HELD_WAIT_MS : IDLE_WAIT_MS) * NS_PER_MS);
+}
+
+enum status engine_core_turn(struct engine_core *core, struct error *err)
+{
+    engine_core_receive(core);
+    if (scheduler_has_work(&core->scheduler)) {
+        await_next_begin(core);
+        bool begun = engine_core_begin_step(core);
+        if (begun)
+            engine_core_receive(core); // so that aborts count before the outputs are made
+        if (!begun || !scheduler_can_schedule(&core->scheduler)) {
+            TRY(engine_core_end_step(core, err));
+            engine_core_send_outputs(core);
+        }
+    } else {
+        idle(core);
+    }
+    engine_core_log_stats(core, clock_monotonic_ns());
     return STATUS_OK;
 }

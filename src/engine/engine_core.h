@@ -13,6 +13,7 @@
 #include "engine/held_requests.h"
 #include "engine/recorder.h"
 #include "engine/scheduler.h"
+#include "engine/step_pacer.h"
 #include "message/channel.h"
 #include "message/codec.h"
 #include "message/shared_page.h"
@@ -42,6 +43,7 @@ struct engine_core {
     struct scheduler_output steps[MAX_STEPS_IN_FLIGHT]; // in flight, by number
     int64_t submitted_ns[MAX_STEPS_IN_FLIGHT];
     int64_t collected_ns; // the step before
+    struct step_pacer pacer;
     struct engine_core_outputs outputs[MAX_API_SERVERS];
     struct held_requests held; // not yet the scheduler's
     struct engine_reports reports;
@@ -79,6 +81,10 @@ bool engine_core_begin_step(struct engine_core *core);
 /** Waits for the oldest step in flight, if any, and fills `core->outputs`. Errors: the executor's.
  */
 NODISCARD enum status engine_core_end_step(struct engine_core *core, struct error *err);
+
+/** One turn of the loop: a step is begun, or ended, or both, or the engine idles until a message
+ *  comes, a tenth of a second at most. Errors: the executor's. */
+NODISCARD enum status engine_core_turn(struct engine_core *core, struct error *err);
 
 /** Sends `core->outputs`, one message per API server that has any. */
 void engine_core_send_outputs(struct engine_core *core);

@@ -14,8 +14,6 @@
 enum {
     EXIT_CANNOT_START = 3,
     EXIT_FAILED = 1,
-    IDLE_WAIT_MS = 100, // the page wants a beat at least so often
-    HELD_WAIT_MS = 2,   // requests wait for something that sends no message
 };
 
 static volatile sig_atomic_t stop_requested;
@@ -121,26 +119,6 @@ static enum status start(struct engine_core *core, struct engine_config *config,
     return STATUS_OK;
 }
 
-// One turn of the loop.
-static enum status turn(struct engine_core *core, struct error *err)
-{
-    engine_core_receive(core);
-    if (scheduler_has_work(&core->scheduler)) {
-        bool begun = engine_core_begin_step(core);
-        if (begun)
-            engine_core_receive(core); // so that aborts count before the outputs are made
-        if (!begun || !scheduler_can_schedule(&core->scheduler)) {
-            TRY(engine_core_end_step(core, err));
-            engine_core_send_outputs(core);
-        }
-    } else {
-        engine_core_publish(core, clock_monotonic_ns());
-        channel_wait(core->channel, core->held.len > 0 ? HELD_WAIT_MS : IDLE_WAIT_MS);
-    }
-    engine_core_log_stats(core, clock_monotonic_ns());
-    return STATUS_OK;
-}
-
 // Lets the requests that are here end by themselves as long as --shutdown-timeout allows, then
 // aborts the rest, each with an output that says so.
 static enum status stop(struct engine_core *core, struct error *err)
@@ -149,7 +127,7 @@ static enum status stop(struct engine_core *core, struct error *err)
     int64_t deadline_ns =
         clock_monotonic_ns() + (int64_t)core->options->shutdown_timeout_s * 1000000000;
     while (engine_core_has_work(core) && clock_monotonic_ns() < deadline_ns)
-        TRY(turn(core, err));
+        TRY(engine_core_turn(core, err));
     int32_t num_left = core->scheduler.requests.len + core->held.len;
     if (num_left > 0)
         log_info("Stopping: %d requests are aborted", (int)num_left);
@@ -164,7 +142,7 @@ static enum status stop(struct engine_core *core, struct error *err)
 static enum status run(struct engine_core *core, struct error *err)
 {
     while (!stop_requested)
-        TRY(turn(core, err));
+        TRY(engine_core_turn(core, err));
     return stop(core, err);
 }
 

@@ -11,6 +11,7 @@
 #include "message/channel.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/un.h>
@@ -276,8 +277,11 @@ bool channel_receive(struct channel *channel, int32_t *client_index, struct str 
     return false;
 }
 
-void channel_wait(struct channel *channel, int32_t timeout_ms)
+void channel_wait(struct channel *channel, int64_t timeout_ns)
 {
-    zmq_pollitem_t item = {.socket = channel->socket, .events = ZMQ_POLLIN};
-    zmq_poll(&item, 1, timeout_ms); // a signal ends it, and that is as good as a frame
+    if (timeout_ns == 0 || has_input(channel))
+        return;
+    struct pollfd watched = {.fd = channel->epoll_fd, .events = POLLIN};
+    const struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
+    ppoll(&watched, 1, timeout_ns < 0 ? NULL : &timeout, NULL); // a signal is as good as a frame
 }

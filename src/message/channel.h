@@ -39,5 +39,5 @@ NODISCARD enum status channel_send(struct channel *channel, int32_t client_index
  *  sent it (engine's end). False when there is none. */
 NODISCARD bool channel_receive(struct channel *channel, int32_t *client_index, struct str *frame);
 
-/** Waits until a frame may be there or `timeout_ms` (-1: for ever) passed or a signal came. */
-void channel_wait(struct channel *channel, int32_t timeout_ms);
+/** Waits until a frame may be there or `timeout_ns` (-1: for ever) passed or a signal came. */
+void channel_wait(struct channel *channel, int64_t timeout_ns);

@@ -173,6 +173,8 @@ struct ops {
      *  one, as synchronize() does for everything. */
     void (*set_mark)(struct device *dev, int32_t mark);
     enum status (*wait_mark)(struct device *dev, int32_t mark, struct error *err);
+    /** Whether waiting for a mark that was set would take no time. */
+    bool (*passed_mark)(struct device *dev, int32_t mark);
     /** Waits for all work; the device's own errors surface here. */
     enum status (*synchronize)(struct device *dev, struct error *err);
     /** Bytes of device memory in all and not in use. NULL: device memory is the host's. */

@@ -176,6 +176,17 @@ void executor_submit(struct executor *executor, const struct scheduler_output *s
     pthread_mutex_unlock(&own->lock);
 }
 
+bool executor_has_ended(struct executor *executor)
+{
+    struct step_thread *own = &executor->own;
+    if (!executor->has_thread)
+        return model_runner_has_ended(&executor->runner);
+    pthread_mutex_lock(&own->lock);
+    bool has_ended = own->num_done > own->num_collected || own->num_collected == own->num_asked;
+    pthread_mutex_unlock(&own->lock);
+    return has_ended;
+}
+
 enum status executor_collect(struct executor *executor, struct model_runner_output *result,
                              struct error *err)
 {

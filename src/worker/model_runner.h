@@ -152,6 +152,9 @@ enum tokens_state model_runner_poll_tokens(struct model_runner *runner);
  *  model_runner_collect(). Tokens that the step before it draws need not be known. */
 void model_runner_submit(struct model_runner *runner, const struct scheduler_output *step);
 
+/** Whether the oldest step in flight, if any, can be collected without waiting for the device. */
+bool model_runner_has_ended(struct model_runner *runner);
+
 /** Waits for the oldest one. `*result` lives until sizes.num_steps more were submitted. Errors:
  *  INTERNAL (the device failed). */
 NODISCARD enum status model_runner_collect(struct model_runner *runner,

@@ -296,6 +296,16 @@ void model_runner_submit(struct model_runner *runner, const struct scheduler_out
         settle(runner, own); // the host has drawn, and knows the rest as well
 }
 
+bool model_runner_has_ended(struct model_runner *runner)
+{
+    if (runner->num_collected == runner->num_submitted)
+        return true;
+    int32_t slot = (int32_t)(runner->num_collected % runner->sizes.num_steps);
+    const struct runner_step *own = &runner->steps[slot];
+    return own->is_settled || own->status != STATUS_OK ||
+           runner->dev.ops.passed_mark(&runner->dev, slot);
+}
+
 enum status model_runner_collect(struct model_runner *runner, struct model_runner_output *result,
                                  struct error *err)
 {

@@ -114,6 +114,9 @@ enum tokens_state executor_poll_tokens(struct executor *executor);
  *  output's memory must stay until executor_collect(). */
 void executor_submit(struct executor *executor, const struct scheduler_output *step);
 
+/** Whether collecting the oldest step in flight (if any) would not have to wait for it. */
+bool executor_has_ended(struct executor *executor);
+
 /** Waits for the oldest step in flight. `*result` lives until the next collect. Errors: INTERNAL
  *  (the device failed). */
 NODISCARD enum status executor_collect(struct executor *executor,

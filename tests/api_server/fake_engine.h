@@ -231,7 +231,7 @@ static void *fake_main(void *context)
             fake_step(e);
             next_step_ns = now + atomic_load(&e->step_ms) * 1000000LL;
         }
-        channel_wait(e->channel, 1);
+        channel_wait(e->channel, 1000000);
     }
     return NULL;
 }

@@ -33,6 +33,11 @@ void executor_submit(struct executor *executor, const struct scheduler_output *s
     executor->most_steps = max_i32(executor->most_steps, executor->num_steps);
 }
 
+bool executor_has_ended(struct executor *executor)
+{
+    return executor->num_steps == 0; // they end when they are collected
+}
+
 enum status executor_collect(struct executor *executor, struct model_runner_output *result,
                              struct error *err)
 {
@@ -164,13 +169,7 @@ static void receive(struct world *w)
 static void turn(struct world *w)
 {
     struct error err = {0};
-    engine_core_receive(&w->core);
-    bool begun = engine_core_begin_step(&w->core);
-    engine_core_receive(&w->core);
-    if (begun && scheduler_can_schedule(&w->core.scheduler))
-        return;
-    assert_int_equal(engine_core_end_step(&w->core, &err), STATUS_OK);
-    engine_core_send_outputs(&w->core);
+    assert_int_equal(engine_core_turn(&w->core, &err), STATUS_OK);
 }
 
 // Turns the loop until `condition` holds, for five seconds at most; slowly, so that clients hear of

@@ -106,7 +106,7 @@ static void receive_message(struct world *w, struct channel *channel, struct mes
     struct str frame;
     while (!channel_receive(channel, &sender, &frame)) {
         assert_true(clock_monotonic_ns() < deadline_ns);
-        channel_wait(channel, 100);
+        channel_wait(channel, 100000000);
     }
     struct error err = {0};
     arena_reset(&w->arena);

@@ -41,7 +41,7 @@ static struct str expect_frame(struct channel *channel, int32_t *client_index)
     int64_t deadline_ns = clock_monotonic_ns() + INT64_C(5000000000);
     while (!channel_receive(channel, client_index, &frame)) {
         assert_true(clock_monotonic_ns() < deadline_ns);
-        channel_wait(channel, 100);
+        channel_wait(channel, 100000000);
     }
     return frame;
 }
@@ -54,7 +54,7 @@ static void send_when_connected(struct channel *engine, int32_t client_index, st
     struct str ignored;
     while (channel_send(engine, client_index, frame, NULL) != STATUS_OK) {
         assert_true(clock_monotonic_ns() < deadline_ns);
-        channel_wait(engine, 5);
+        channel_wait(engine, 5000000);
         assert_false(channel_receive(engine, &sender, &ignored));
     }
 }

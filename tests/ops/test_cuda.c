@@ -161,6 +161,7 @@ static void copies_bring_back_what_they_took(void **state)
     dev->ops.copy_rows(dev, memory, PITCH, packed, ROW, ROW, ROWS);
     dev->ops.set_mark(dev, 1);
     assert_int_equal(dev->ops.wait_mark(dev, 1, &err), STATUS_OK);
+    assert_true(dev->ops.passed_mark(dev, 1));
     memset(staging, 0, ROWS * PITCH);
     dev->ops.download(dev, staging, memory, ROWS * PITCH);
     assert_int_equal(dev->ops.synchronize(dev, &err), STATUS_OK);

@@ -308,6 +308,12 @@ static enum status lazy_wait_mark(struct device *dev, int32_t mark, struct error
     return STATUS_OK;
 }
 
+static bool lazy_passed_mark(struct device *dev, int32_t mark)
+{
+    (void)dev;
+    return lazy.marks[mark] == 0; // what is done makes room
+}
+
 static void lazy_memory_info(struct device *dev, int64_t *total_bytes, int64_t *free_bytes)
 {
     (void)dev;
@@ -534,6 +540,7 @@ enum status cuda_device_init(struct device *dev, int32_t num_threads, struct err
         .copy_rows = lazy_copy_rows,
         .set_mark = lazy_set_mark,
         .wait_mark = lazy_wait_mark,
+        .passed_mark = lazy_passed_mark,
         .synchronize = lazy_synchronize,
         .memory_info = lazy_memory_info,
         .prepared_weight_bytes = lazy_prepared_bytes,

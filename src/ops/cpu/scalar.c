@@ -64,6 +64,13 @@ static enum status scalar_wait_mark(struct device *dev, int32_t mark, struct err
     return scalar_synchronize(dev, err);
 }
 
+static bool scalar_passed_mark(struct device *dev, int32_t mark)
+{
+    (void)dev;
+    (void)mark;
+    return true; // work is done when it is asked for
+}
+
 // Float weights are multiplied where they lie, in the mapped file: nothing to allocate or repack.
 static size_t scalar_prepared_weight_bytes(const struct device *dev, const struct weight *w)
 {
@@ -453,6 +460,7 @@ void cpu_ops_scalar(struct ops *ops)
         .synchronize = scalar_synchronize,
         .set_mark = scalar_set_mark,
         .wait_mark = scalar_wait_mark,
+        .passed_mark = scalar_passed_mark,
         .prepared_weight_bytes = scalar_prepared_weight_bytes,
         .prepare_weight = scalar_prepare_weight,
         .embedding = scalar_embedding,

@@ -142,6 +142,17 @@ static enum status cuda_wait_mark(struct device *dev, int32_t mark, struct error
     return tell_failure(cuda, err);
 }
 
+static bool cuda_passed_mark(struct device *dev, int32_t mark)
+{
+    struct cuda_backend *cuda = cuda_backend_of(dev);
+    cudaError_t state = cudaEventQuery(cuda->marks[mark]);
+    if (state == cudaErrorNotReady)
+        (void)cudaGetLastError(); // that is no failure, but the runtime keeps it as one
+    else
+        cuda_note(cuda, state);
+    return state != cudaErrorNotReady;
+}
+
 static void cuda_memory_info(struct device *dev, int64_t *total_bytes, int64_t *free_bytes)
 {
     size_t free_now = 0, total = 0;
@@ -261,6 +272,7 @@ enum status cuda_device_init(struct device *dev, int32_t num_threads, struct err
         .copy_rows = cuda_copy_rows,
         .set_mark = cuda_set_mark,
         .wait_mark = cuda_wait_mark,
+        .passed_mark = cuda_passed_mark,
         .synchronize = cuda_synchronize,
         .memory_info = cuda_memory_info,
         .own_bytes = cuda_own_bytes,
