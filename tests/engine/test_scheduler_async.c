@@ -74,6 +74,33 @@ static void the_last_token_allowed_is_not_followed_by_a_step(void **state)
     deinit(&o.w);
 }
 
+static void no_row_is_computed_whose_end_by_length_is_certain(void **state)
+{
+    (void)state;
+    struct overlap o;
+    struct scheduler_config config = DEFAULTS;
+    config.max_num_seqs = 5;
+    config.max_model_len = 16;
+    const int32_t max_tokens[] = {1, 2, 3, 7, 100}; // the last ends with max_model_len
+    int32_t num_rows = 0, num_expected = 0, num_overlaps = 0;
+    start(&o, config, 64);
+    for (int32_t i = 0; i < (int32_t)ARRAY_LEN(max_tokens); i++) {
+        add(&o.w, (uint64_t)i + 1, 5, i + 1, max_tokens[i]);
+        num_expected += min_i32(max_tokens[i], config.max_model_len - 5); // a row for each token
+    }
+    for (int32_t i = 0; i < 100 && scheduler_has_work(&o.w.scheduler); i++) {
+        while (scheduler_can_schedule(&o.w.scheduler) && begin(&o)) {
+            num_rows += o.w.step.num_rows;
+            num_overlaps += o.w.scheduler.in_flight == 2;
+        }
+        end(&o);
+    }
+    assert_false(scheduler_has_work(&o.w.scheduler));
+    assert_int_equal(num_rows, num_expected);
+    assert_int_equal(num_overlaps, 10); // all steps but the first
+    deinit(&o.w);
+}
+
 static void what_is_drawn_after_a_stop_token_is_dropped(void **state)
 {
     (void)state;
@@ -182,6 +209,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_unknown_token_counts_as_one),
         cmocka_unit_test(the_last_token_allowed_is_not_followed_by_a_step),
+        cmocka_unit_test(no_row_is_computed_whose_end_by_length_is_certain),
         cmocka_unit_test(what_is_drawn_after_a_stop_token_is_dropped),
         cmocka_unit_test(blocks_become_findable_once_their_tokens_are_known),
         cmocka_unit_test(a_request_that_is_preempted_in_flight_keeps_the_token_that_it_draws),
