@@ -92,10 +92,12 @@ static bool device_draws(const struct model_runner *runner)
            runner->config->model->vocab_size <= runner->dev.max_sampled_vocab;
 }
 
-/** Whether the device has all that the row asks for. */
-static bool is_for_device(const struct sampling_params *p)
+/** Whether the device has all that the row asks for. Which of its log-probabilities come from the
+ *  host depends on what else the step computes, so a row whose last bits must not is the host's. */
+static bool is_for_device(const struct model_runner *runner, const struct sampling_params *p)
 {
-    return p->num_logprobs <= MAX_DEVICE_LOGPROBS && p->num_logprob_token_ids == 0;
+    bool is_hosts = device_draws(runner) && runner->dev.is_batch_invariant && p->num_logprobs >= 0;
+    return !is_hosts && p->num_logprobs <= MAX_DEVICE_LOGPROBS && p->num_logprob_token_ids == 0;
 }
 
 bool step_rows_need_history(const struct model_runner *runner, const struct scheduler_output *step)
@@ -104,7 +106,7 @@ bool step_rows_need_history(const struct model_runner *runner, const struct sche
         const struct batch_row *row = &runner->batch.rows[step->rows[i].row];
         const struct sampling_params *p = &row->sampling;
         if (row->num_pending > 0 &&
-            (p->num_automaton_words > 0 || p->num_bad_word_ints > 0 || !is_for_device(p)))
+            (p->num_automaton_words > 0 || p->num_bad_word_ints > 0 || !is_for_device(runner, p)))
             return true;
     }
     return false;
@@ -238,7 +240,7 @@ static enum draw_place fill_sample(struct model_runner *runner, const struct log
         return DRAW_ON_HOST;
     const struct batch_row *row = &runner->batch.rows[logits_row->batch_row];
     const struct sampling_params *p = &row->sampling;
-    if (!is_for_device(p) || (p->num_logprobs >= 0 && !may_give_logprobs))
+    if (!is_for_device(runner, p) || (p->num_logprobs >= 0 && !may_give_logprobs))
         return DRAW_ON_HOST;
     struct sample_params params = {
         .temperature = p->temperature,

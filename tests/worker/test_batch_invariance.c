@@ -35,27 +35,36 @@ static struct run subject(struct driver *driver)
     return run;
 }
 
-static void expect_same_logprobs(const struct token_logprobs *a, const struct token_logprobs *b)
+/** `what`: the run that differs; `index`: of the token. */
+static void expect_same_logprobs(const struct token_logprobs *a, const struct token_logprobs *b,
+                                 const char *what, int32_t index)
 {
     assert_int_equal(a->num_entries, b->num_entries);
+    for (int32_t i = 0; i < a->num_entries; i++) {
+        if (a->token_ids[i] != b->token_ids[i] ||
+            memcmp(&a->logprobs[i], &b->logprobs[i], sizeof(float)) != 0)
+            fail_msg("%s %d, entry %d: token %d of %.9g, alone token %d of %.9g", what, index, i,
+                     b->token_ids[i], (double)b->logprobs[i], a->token_ids[i],
+                     (double)a->logprobs[i]);
+    }
     assert_int_equal(a->rank, b->rank);
-    if (a->num_entries == 0)
-        return;
-    assert_memory_equal(a->token_ids, b->token_ids, (size_t)a->num_entries * sizeof(int32_t));
-    assert_memory_equal(a->logprobs, b->logprobs, (size_t)a->num_entries * sizeof(float));
 }
 
-static void expect_same(const struct run *a, const struct run *b)
+static void expect_same(const struct run *a, const struct run *b, const char *what)
 {
+    char place[64];
     assert_int_equal(a->num_tokens, NUM_PROMPT + NUM_OUTPUTS);
     assert_int_equal(b->num_tokens, NUM_PROMPT + NUM_OUTPUTS);
-    assert_memory_equal(a->tokens, b->tokens, (size_t)a->num_tokens * sizeof(int32_t));
-    for (int32_t i = 0; i < NUM_OUTPUTS; i++)
-        expect_same_logprobs(&a->logprobs[i], &b->logprobs[i]);
     for (int32_t i = 1; i < NUM_PROMPT; i++) {
         assert_int_equal(a->prompt_logprobs[i].num_entries, 3);
-        expect_same_logprobs(&a->prompt_logprobs[i], &b->prompt_logprobs[i]);
+        snprintf(place, sizeof(place), "%s, prompt token", what);
+        expect_same_logprobs(&a->prompt_logprobs[i], &b->prompt_logprobs[i], place, i);
     }
+    for (int32_t i = 0; i < NUM_OUTPUTS; i++) {
+        snprintf(place, sizeof(place), "%s, output", what);
+        expect_same_logprobs(&a->logprobs[i], &b->logprobs[i], place, i);
+    }
+    assert_memory_equal(a->tokens, b->tokens, (size_t)a->num_tokens * sizeof(int32_t));
 }
 
 static void check_chunk(struct driver *driver, const struct run *alone, int32_t chunk)
@@ -63,7 +72,9 @@ static void check_chunk(struct driver *driver, const struct run *alone, int32_t 
     struct run run = subject(driver);
     run.chunk = chunk;
     driver_run(driver, &run, 1, chunk);
-    expect_same(alone, &run);
+    char what[32];
+    snprintf(what, sizeof(what), "chunks of %d", chunk);
+    expect_same(alone, &run, what);
 }
 
 static void check_crowd(struct driver *driver, const struct run *alone)
@@ -84,7 +95,7 @@ static void check_crowd(struct driver *driver, const struct run *alone)
     runs[PLACE] = subject(driver);
     runs[PLACE].chunk = 50;
     driver_run(driver, runs, NUM_OTHERS + 1, 3);
-    expect_same(alone, &runs[PLACE]);
+    expect_same(alone, &runs[PLACE], "in a crowd");
 }
 
 static void check_resumed(struct driver *driver, const struct run *alone)
@@ -97,7 +108,7 @@ static void check_resumed(struct driver *driver, const struct run *alone)
     // What was drawn before the interruption is not drawn, and so not scored, again.
     for (int32_t i = 0; i < run.num_known; i++)
         run.logprobs[i] = alone->logprobs[i];
-    expect_same(alone, &run);
+    expect_same(alone, &run, "resumed");
 }
 
 static void check_options(const struct serve_options *options)
@@ -175,7 +186,7 @@ static void the_demo_model_is_independent_of_chunks(void **state)
     for (int32_t i = 1; i < 3; i++) {
         assert_memory_equal(runs[0].tokens, runs[i].tokens, (LEN + OUTPUTS) * sizeof(int32_t));
         for (int32_t t = 0; t < OUTPUTS; t++)
-            expect_same_logprobs(&runs[0].logprobs[t], &runs[i].logprobs[t]);
+            expect_same_logprobs(&runs[0].logprobs[t], &runs[i].logprobs[t], "demo, output", t);
     }
     driver_stop(&driver);
 }

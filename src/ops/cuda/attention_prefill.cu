@@ -114,8 +114,8 @@ __launch_bounds__(THREADS,
                 }
                 top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
                 top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-                float subtract = top == -INFINITY ? 0.0f : top;
-                float shrink = exp2_fast(best[h] - subtract);
+                float base = top == -INFINITY ? 0.0f : top;
+                float shrink = exp2_fast(best[h] - base), subtract = base - WEIGHT_LOG2<FP8>;
                 best[h] = top;
                 sum[h] *= shrink;
 #pragma unroll

@@ -50,6 +50,12 @@ DEVICE bool find_prefill_tile(const struct attention_prefill_args &a, struct pre
     return true;
 }
 
+/** Softmax weights of an e4m3 cache are multiplied in f16, whose normal numbers end at 2^-14: kept
+ *  2^15 times as large, which the division by their sum undoes, they have all their bits down to
+ *  2^-29. Nor can what a row does not see, weighed zero, come near them where tensor cores align
+ *  the terms of a sum by their exponents: which keys that are differs with the chunk. */
+template <bool F16> constexpr float WEIGHT_LOG2 = F16 ? 15.0f : 0.0f;
+
 /** Whether the query at `position` sees `key`. */
 DEVICE bool sees(const struct attention_prefill_args &a, const struct prefill_tile &t, int position,
                  int key)

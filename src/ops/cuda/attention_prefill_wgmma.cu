@@ -191,6 +191,7 @@ struct softmax_state {
 
 /** Scores → weights below the running maximum; shrink: what earlier sums are to be multiplied by.
  */
+template <bool F16>
 DEVICE void softmax(float s[TOKENS / 8][4], struct softmax_state &r,
                     const struct attention_prefill_args &a, const struct prefill_tile &t, int first,
                     float scale)
@@ -218,6 +219,7 @@ DEVICE void softmax(float s[TOKENS / 8][4], struct softmax_state &r,
         top = fmaxf(r.max[h], top); // of unscaled scores: the scale is positive
         float base = top == -INFINITY ? 0.0f : top * scale;
         r.shrink[h] = exp2_fast(r.max[h] * scale - base);
+        base -= WEIGHT_LOG2<F16>;
         r.max[h] = top;
         float sum = 0;
 #pragma unroll
@@ -312,7 +314,7 @@ DEVICE void consume(const struct attention_prefill_args &a, const struct prefill
     hold<TOKENS / 8>(s);
     if (is_speaker)
         barrier_arrive(&b->k_empty[0]);
-    softmax(s, r, a, t, tile * TOKENS, scale);
+    softmax<FP8>(s, r, a, t, tile * TOKENS, scale);
     pack_weights<FP8>(p, s);
     barrier_wait(&b->v_full[0], 0);
     if (!FP8 && seq_len - tile * TOKENS < TOKENS) // of e4m3 the producers see to it
@@ -335,7 +337,7 @@ DEVICE void consume(const struct attention_prefill_args &a, const struct prefill
         hold<TOKENS / 8>(s);
         if (is_speaker)
             barrier_arrive(&b->k_empty[next]);
-        softmax(s, r, a, t, (tile - 1) * TOKENS, scale);
+        softmax<FP8>(s, r, a, t, (tile - 1) * TOKENS, scale);
         wgmma_wait<0>();
         hold<D / 8>(o);
         if (is_speaker)

@@ -39,7 +39,9 @@ DEVICE struct ranked scan_share(const float *x, int first_id, int num)
     return first;
 }
 
-/** The row's sum of exponentials above its maximum, and how many logits reach `reference`. */
+/** The row's sum of exponentials above its maximum, and how many logits reach `reference`. In
+ * double precision, as the host sums: a token's log-probability is the same wherever it is drawn.
+ */
 DEVICE void sum_row(struct logprob_memory *m, const float *x, int num, int rank, float max,
                     float reference, double *sum, int32_t *num_above)
 {
@@ -48,7 +50,7 @@ DEVICE void sum_row(struct logprob_memory *m, const float *x, int num, int rank,
     double part = 0;
     int32_t above = 0;
     for (int i = (int)threadIdx.x; i < num; i += SAMPLE_THREADS) {
-        part += exp2f((x[i] - max) * LOG2E);
+        part += exp((double)x[i] - max);
         above += x[i] >= reference;
     }
 #pragma unroll
