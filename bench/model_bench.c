@@ -1,6 +1,11 @@
 // Steps of a whole model with made-up weights: decoding at several batch sizes, and prefill.
-// Usage: model_bench MODEL_DIR [CONTEXT] [short] [fp8]; `short` leaves out what is no target, `fp8`
-// stores keys and values in 8 bits. VLLM_BATCH_INVARIANT=1 and EAGER=1 show what those cost.
+// Usage: model_bench MODEL_DIR [CONTEXT] [short] [fp8] [async]; `short` leaves out what is no
+// target, `fp8` stores keys and values in 8 bits. VLLM_BATCH_INVARIANT=1 and EAGER=1 show what
+// those cost.
+//
+// Decoding steps run one after the other, and then overlapping: one is submitted before the one
+// before it is collected, as --async-scheduling does. That is so on GPUs; `async` asks for it on a
+// CPU. The overlapping figures count where there are any.
 //
 // On a GPU its limits (reading, copying, products) are measured first, and figures stand beside
 // them; elsewhere beside READ_GBS and TFLOPS of the environment. Where a figure is a target, the
@@ -116,7 +121,8 @@ static void keep_result(struct bench *b, int32_t batch, double tokens_per_s, dou
         b->results[b->num_results++] = (struct result){batch, tokens_per_s, ceiling};
 }
 
-static void open_bench(struct bench *b, const char *dir, int32_t context, bool is_fp8)
+static void open_bench(struct bench *b, const char *dir, int32_t context, bool is_fp8,
+                       bool is_async)
 {
     struct error err = {0};
     *b = (struct bench){
@@ -131,6 +137,7 @@ static void open_bench(struct bench *b, const char *dir, int32_t context, bool i
                     .num_gpu_blocks_override = -1,
                     .enable_prefix_caching = TRISTATE_UNSET,
                     .enable_chunked_prefill = TRISTATE_UNSET,
+                    .async_scheduling = is_async ? TRISTATE_TRUE : TRISTATE_UNSET,
                     .max_num_batched_tokens = PREFILL_CHUNK,
                     .max_num_seqs = MAX_BATCH,
                     .max_model_len = context + 512,
@@ -185,58 +192,102 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/** Starts `batch` sequences of `context` computed tokens (their cache holds what it holds), then
- *  times steps that decode one token of each. */
-static void bench_decode(struct bench *b, int32_t batch, int32_t context)
+/** What a decoding step refers to until it is collected. */
+struct decode_step {
+    struct scheduler_output output;
+    struct scheduled_row rows[MAX_BATCH];
+    int64_t submitted_ns;
+};
+
+enum { DECODE_STEPS = 60, DECODE_WARM_UP = 10 };
+
+/** Step `i` of `batch` sequences that begin with `context` computed tokens (their cache holds what
+ *  it holds): one token of each. */
+static void fill_decode_step(struct bench *b, struct decode_step *step, int32_t i, int32_t batch,
+                             int32_t context)
 {
-    enum { STEPS = 60, WARM_UP = 10 };
     static struct scheduled_new_request requests[MAX_BATCH];
-    static struct scheduled_row rows[MAX_BATCH];
-    static int32_t finished[MAX_BATCH];
-    int32_t block_size = b->config.kv_cache.block_size;
-    int32_t num_blocks = (int32_t)ceil_div(context + STEPS + 1, block_size);
-    if ((int64_t)batch * num_blocks > b->config.kv_cache.num_blocks)
-        return;
-    double times[STEPS];
-    for (int32_t i = 0; i < STEPS; i++) {
-        struct scheduler_output step = {.step = i, .num_rows = batch, .rows = rows};
-        step.num_scheduled_tokens = batch;
-        for (int32_t s = 0; s < batch; s++) {
-            rows[s] = (struct scheduled_row){.row = s,
-                                             .num_computed_tokens = context - 1 + i,
-                                             .num_scheduled_tokens = 1,
-                                             .samples = true};
-            if (i > 0)
-                continue;
-            int32_t *blocks = b->blocks + s * b->blocks_per_seq;
-            for (int32_t j = 0; j < num_blocks; j++)
-                blocks[j] = j * batch + s;
-            requests[s] = (struct scheduled_new_request){.row = s,
-                                                         .request_id = (uint64_t)s + 1,
-                                                         .num_prompt_tokens = context,
-                                                         .num_tokens = context,
-                                                         .token_ids = b->tokens,
-                                                         .sampling = &b->sampling};
-            rows[s].num_new_blocks[0] = num_blocks;
-            rows[s].new_blocks[0] = blocks;
-            finished[s] = s;
-        }
-        step.num_new_requests = i == 0 ? batch : 0;
-        step.new_requests = requests;
-        times[i] = run(b, &step);
+    int32_t num_blocks =
+        (int32_t)ceil_div(context + DECODE_STEPS + 1, b->config.kv_cache.block_size);
+    step->output = (struct scheduler_output){.step = i,
+                                             .num_rows = batch,
+                                             .rows = step->rows,
+                                             .num_scheduled_tokens = batch,
+                                             .num_new_requests = i == 0 ? batch : 0,
+                                             .new_requests = requests};
+    for (int32_t s = 0; s < batch; s++) {
+        step->rows[s] = (struct scheduled_row){.row = s,
+                                               .num_computed_tokens = context - 1 + i,
+                                               .num_scheduled_tokens = 1,
+                                               .samples = true};
+        if (i > 0)
+            continue;
+        int32_t *blocks = b->blocks + s * b->blocks_per_seq;
+        for (int32_t j = 0; j < num_blocks; j++)
+            blocks[j] = j * batch + s;
+        requests[s] = (struct scheduled_new_request){.row = s,
+                                                     .request_id = (uint64_t)s + 1,
+                                                     .num_prompt_tokens = context,
+                                                     .num_tokens = context,
+                                                     .token_ids = b->tokens,
+                                                     .sampling = &b->sampling};
+        step->rows[s].num_new_blocks[0] = num_blocks;
+        step->rows[s].new_blocks[0] = blocks;
     }
+}
+
+/** Decodes, with `num_in_flight` steps submitted at a time; returns the median of their times. */
+static double time_decode(struct bench *b, int32_t batch, int32_t context, int32_t num_in_flight)
+{
+    static struct decode_step steps[2];
+    static int32_t finished[MAX_BATCH];
+    double times[DECODE_STEPS];
+    int64_t collected_ns = 0;
+    int32_t num_submitted = 0;
+    for (int32_t i = 0; i < DECODE_STEPS; i++) {
+        struct error err = {0};
+        struct model_runner_output result;
+        for (; num_submitted < DECODE_STEPS && num_submitted < i + num_in_flight; num_submitted++) {
+            struct decode_step *step = &steps[num_submitted % 2];
+            fill_decode_step(b, step, num_submitted, batch, context);
+            step->submitted_ns = clock_monotonic_ns();
+            executor_submit(b->executor, &step->output);
+        }
+        if (executor_collect(b->executor, &result, &err) != STATUS_OK)
+            die("step", &err);
+        int64_t now_ns = clock_monotonic_ns();
+        times[i] = (double)(now_ns - max_i64(steps[i % 2].submitted_ns, collected_ns)) / 1e9;
+        collected_ns = now_ns;
+    }
+    for (int32_t s = 0; s < batch; s++)
+        finished[s] = s;
     const struct scheduler_output last = {.num_finished_rows = batch, .finished_rows = finished};
     run(b, &last);
-    qsort(times + WARM_UP, STEPS - WARM_UP, sizeof(double), compare);
-    double time = times[WARM_UP + (STEPS - WARM_UP) / 2];
+    qsort(times + DECODE_WARM_UP, DECODE_STEPS - DECODE_WARM_UP, sizeof(double), compare);
+    return times[DECODE_WARM_UP + (DECODE_STEPS - DECODE_WARM_UP) / 2];
+}
+
+static void bench_decode(struct bench *b, int32_t batch, int32_t context)
+{
+    int32_t block_size = b->config.kv_cache.block_size;
+    int32_t num_blocks = (int32_t)ceil_div(context + DECODE_STEPS + 1, block_size);
+    if ((int64_t)batch * num_blocks > b->config.kv_cache.num_blocks)
+        return;
+    double time = time_decode(b, batch, context, 1);
     double embedding =
         b->model.tie_word_embeddings ? 0 : (double)b->model.vocab_size * b->model.hidden_size * 2;
     double bytes = (double)b->config.weight_bytes - embedding +
                    (double)batch * context * (double)b->config.kv_cache.block_bytes / block_size;
     printf("decode  batch %4d context %5d: %7.3f ms a step, %8.0f tok/s, reading takes %7.3f ms "
-           "(%.0f %%)\n",
+           "(%.0f %%)",
            batch, context, time * 1e3, batch / time, bytes / b->read_bytes_per_s * 1e3,
            100 * bytes / b->read_bytes_per_s / time);
+    if (b->config.async_scheduling) { // as a server runs them
+        time = time_decode(b, batch, context, 2);
+        printf("; overlapping: %7.3f ms, %8.0f tok/s (%.0f %%)", time * 1e3, batch / time,
+               100 * bytes / b->read_bytes_per_s / time);
+    }
+    printf("\n");
     fflush(stdout);
     if (context == 1024)
         keep_result(b, batch, batch / time, batch * b->read_bytes_per_s / bytes);
@@ -344,16 +395,18 @@ int main(int argc, char **argv)
     static const int32_t SHORT_BATCHES[] = {1, 8, 64, 256};
     static const int32_t LENGTHS[] = {128, 1024, PREFILL_CHUNK};
     if (argc < 2) {
-        fprintf(stderr, "usage: %s MODEL_DIR [CONTEXT] [short] [fp8]\n", argv[0]);
+        fprintf(stderr, "usage: %s MODEL_DIR [CONTEXT] [short] [fp8] [async]\n", argv[0]);
         return 2;
     }
     int32_t context = 1024;
-    bool is_short = false, is_fp8 = false;
+    bool is_short = false, is_fp8 = false, is_async = false;
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "short") == 0)
             is_short = true;
         else if (strcmp(argv[i], "fp8") == 0)
             is_fp8 = true;
+        else if (strcmp(argv[i], "async") == 0)
+            is_async = true;
         else
             context = atoi(argv[i]);
     }
@@ -362,7 +415,7 @@ int main(int argc, char **argv)
         return 2;
     }
     static struct bench b;
-    open_bench(&b, argv[1], max_i32(context, PREFILL_CHUNK), is_fp8);
+    open_bench(&b, argv[1], max_i32(context, PREFILL_CHUNK), is_fp8, is_async);
     const int32_t *batches = is_short ? SHORT_BATCHES : BATCHES;
     size_t num_batches = is_short ? ARRAY_LEN(SHORT_BATCHES) : ARRAY_LEN(BATCHES);
     for (size_t i = 0; i < num_batches; i++)
