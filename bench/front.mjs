@@ -1,8 +1,9 @@
 // The front end alone (HTTP, tokenizer, SSE, messages) before an engine that answers at once:
 //   node bench/front.mjs [BUILD_FOLDER] [RUNS]        (a Release build with -DVLLM_BENCH=ON)
-// Three measures for 1 and 2 API servers, each the median of several runs:
+// Four measures for 1 and 2 API servers, each the median of several runs:
 //   streams   64 and 1,024 streams at once, all as fast as they go: streamed tokens a second
 //   requests  64 at a time, one token each: requests a second
+//   single    one request at a time, of one token: the time to first token without any load
 //   paced     64 streams, a token every 20 ms: the time to first token that the front adds, since the engine
 //             adds none
 // Below the table: what counts against its target, and the ratio of the two. The client is one `vllm bench serve` on
@@ -87,6 +88,7 @@ for (const numServers of [1, 2]) {
   await measure('64 streams, as fast as they go', 400, numServers, ['--num-prompts', 64 * 6, '--max-concurrency', 64, '--output-len', 512]);
   await measure('1,024 streams, as fast as they go', 6000, numServers, ['--num-prompts', 1024, '--max-concurrency', 1024, '--output-len', 200]);
   await measure('requests of one token, 64 at a time', 1000, numServers, ['--num-prompts', 5000, '--max-concurrency', 64, '--output-len', 1]);
+  await measure('requests of one token, one at a time', 1000, numServers, ['--num-prompts', 1000, '--max-concurrency', 1, '--output-len', 1]);
   await measure('64 streams, a token every 20 ms', 20000, numServers,
     ['--num-prompts', 512, '--max-concurrency', 64, '--request-rate', 100, '--output-len', 30]);
 }
