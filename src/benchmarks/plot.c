@@ -48,7 +48,7 @@ static const char style[] =
 static void name_of(const struct bench_result *r, char *out, size_t size)
 {
     if (r->name)
-        snprintf(out, size, "%.70s", r->name);
+        snprintf(out, size, "%.60s", r->name);
     else if (isfinite(r->request_rate))
         snprintf(out, size, "%g req/s", r->request_rate);
     else if (r->max_concurrency > 0)
