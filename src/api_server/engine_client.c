@@ -38,6 +38,7 @@ struct engine_client {
     uint64_t next_id;
     enum connection connection;
     int32_t generation; // of the engine that was greeted
+    int32_t num_losses; // of its messages to us, when it was greeted
     int64_t greeted_ns;
     bool has_unsent;
 
@@ -173,6 +174,11 @@ void engine_client_flush(struct engine_client *c)
     c->num_aborts = 0; // an engine that is greeted anew forgets all by itself
 }
 
+static int32_t num_losses_of(const struct engine_client *c)
+{
+    return atomic_load(&c->page->engine.num_losses[c->client_index]);
+}
+
 static void greet(struct engine_client *c, int32_t generation)
 {
     struct message message = {.kind = MESSAGE_HELLO};
@@ -180,6 +186,7 @@ static void greet(struct engine_client *c, int32_t generation)
     message.hello.client_index = c->client_index;
     c->connection = CONNECTION_GREETING;
     c->generation = generation;
+    c->num_losses = num_losses_of(c);
     c->greeted_ns = clock_monotonic_ns();
     if (!send_message(c, &message))
         c->connection = CONNECTION_NONE;
@@ -230,6 +237,10 @@ void engine_client_tick(struct engine_client *c)
         log_warning("the engine restarted (generation %d): %d live requests will be resumed",
                     generation, c->num_live);
         disconnect(c);
+    } else if (c->connection != CONNECTION_NONE && num_losses_of(c) != c->num_losses) {
+        log_warning("the engine's messages were not read in time: %d live requests will be resumed",
+                    c->num_live);
+        disconnect(c);
     }
     if (state == ENGINE_STATE_DEAD) {
         disconnect(c);
@@ -246,7 +257,8 @@ void engine_client_tick(struct engine_client *c)
 
 // ---- receiving ----
 
-static void welcome(struct engine_client *c, int32_t version, int32_t generation)
+static void welcome(struct engine_client *c, int32_t version, int32_t generation,
+                    int32_t num_losses)
 {
     if (version != MESSAGE_VERSION) {
         log_error("the engine speaks message version %d, this server %d", version, MESSAGE_VERSION);
@@ -254,6 +266,8 @@ static void welcome(struct engine_client *c, int32_t version, int32_t generation
     }
     if (generation != c->generation)
         return; // the last word of an engine that is gone: its successor was greeted already
+    if (num_losses != c->num_losses)
+        return; // outputs that belong to an earlier life may follow
     if (c->connection != CONNECTION_GREETING)
         return; // the answer to a repeated HELLO, which came before all that was sent since
     c->connection = CONNECTION_UP;
@@ -310,7 +324,8 @@ bool engine_client_receive(struct engine_client *c)
         }
         switch (message.kind) {
         case MESSAGE_WELCOME:
-            welcome(c, message.welcome.version, message.welcome.generation);
+            welcome(c, message.welcome.version, message.welcome.generation,
+                    message.welcome.num_losses);
             break;
         case MESSAGE_OUTPUTS:
             if (c->connection == CONNECTION_UP)

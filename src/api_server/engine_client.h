@@ -2,7 +2,7 @@
 //
 //   DISCONNECTED ──page says READY: HELLO──▶ GREETING ──WELCOME──▶ CONNECTED
 //        ▲                                                            │
-//        └──────────── the engine's generation changes ───────────────┘
+//        └── the engine's generation, or its num_losses[us], changes ───┘
 //
 // Every live request keeps its prompt and the tokens that have come back. On each WELCOME all of
 // them are sent again with those tokens: the client sees a pause and nothing else. What has not

@@ -93,12 +93,13 @@ static void send_message(struct engine_core *core, int32_t client_index,
     struct error err = {0};
     if (channel_send(core->channel, client_index, buf_str(&core->frame), &err) == STATUS_OK)
         return;
-    // It has gone, or has not read for very long. Either way it lost outputs and will say HELLO
-    // and send its requests again when it is back.
+    // It has gone, or has not read for very long. Either way it lost outputs: it is dropped, reads
+    // that on the page, says HELLO and sends its requests again with the tokens that reached it.
     if (core->clients[client_index] == CLIENT_GREETED)
         log_warning("API server %d cannot be reached, its requests are dropped: %s",
                     (int)client_index, err.message);
     core->clients[client_index] = CLIENT_UNKNOWN;
+    atomic_fetch_add(&core->page->num_losses[client_index], 1);
     abort_client(core, client_index, FINISH_REASON_NONE);
 }
 
@@ -147,7 +148,8 @@ static void handle_hello(struct engine_core *core, int32_t client_index,
     const struct message welcome = {
         .kind = MESSAGE_WELCOME,
         .welcome = {.version = MESSAGE_VERSION,
-                    .generation = atomic_load(&core->page->generation)}};
+                    .generation = atomic_load(&core->page->generation),
+                    .num_losses = atomic_load(&core->page->num_losses[client_index])}};
     send_message(core, client_index, &welcome);
     char reason[128];
     if (message->hello.client_index != client_index)

@@ -1,7 +1,8 @@
 // The EngineCore's state and its parts: messages in, a step, messages out, what it tells of itself.
 //
 // A client (an API server) is UNKNOWN until it says HELLO; what it sends before that was meant for
-// an earlier engine and comes again afterwards. A client that sends what cannot be read is REFUSED:
+// an earlier engine and comes again afterwards. It is so again once a message to it is lost, which
+// the page tells it. A client that sends what cannot be read is REFUSED:
 // its requests end with an error, and so does whatever it adds, until it says HELLO again.
 #pragma once
 

@@ -352,7 +352,11 @@ void message_encode(struct buf *out, const struct message *m)
         msgpack_pack_uint64(&pk, m->find_request.external_id);
         break;
     case MESSAGE_WELCOME:
-        pack_small(&pk, m->kind, 2, m->welcome.version, m->welcome.generation);
+        msgpack_pack_array(&pk, 4);
+        msgpack_pack_int32(&pk, MESSAGE_WELCOME);
+        msgpack_pack_int32(&pk, m->welcome.version);
+        msgpack_pack_int32(&pk, m->welcome.generation);
+        msgpack_pack_int32(&pk, m->welcome.num_losses);
         break;
     case MESSAGE_OUTPUTS:
         pack_outputs(&pk, &m->outputs);
@@ -542,9 +546,7 @@ static int32_t message_len(int64_t kind)
 {
     switch (kind) {
     case MESSAGE_HELLO:
-    case MESSAGE_WELCOME:
     case MESSAGE_REPLY:
-        return 3;
     case MESSAGE_FIND_REQUEST:
     case MESSAGE_HISTORIES:
         return 3;
@@ -552,6 +554,7 @@ static int32_t message_len(int64_t kind)
     case MESSAGE_RESET_PREFIX_CACHE:
     case MESSAGE_DUMP_RECORDING:
         return 2;
+    case MESSAGE_WELCOME:
     case MESSAGE_DUMPED:
         return 4;
     case MESSAGE_ADD:
@@ -612,6 +615,7 @@ enum status message_decode(struct message *m, struct str frame, struct arena *ar
     case MESSAGE_WELCOME:
         m->welcome.version = reader_i32(r, "version", 0, INT32_MAX);
         m->welcome.generation = reader_i32(r, "generation", 0, INT32_MAX);
+        m->welcome.num_losses = reader_i32(r, "num_losses", 0, INT32_MAX);
         break;
     case MESSAGE_OUTPUTS:
         read_outputs(r, &m->outputs, arena);

@@ -2,11 +2,11 @@
 //
 // API server → engine: HELLO [kind, version, client_index], ADD [kind, request], ABORT [kind, ids],
 // RESET_PREFIX_CACHE [kind, call_id], DUMP_RECORDING [kind, call_id], FIND_REQUEST [kind, call_id,
-// external_id]. Engine → API server: WELCOME [kind, version, generation], OUTPUTS [kind, outputs],
-// REPLY [kind, call_id, ok], DUMPED [kind, call_id, ok, path or reason], HISTORIES [kind, call_id,
-// histories].
-// An API server says HELLO when it connects and whenever the engine's generation changes, then
-// sends every live request again; the engine drops what an earlier life of that client left.
+// external_id]. Engine → API server: WELCOME [kind, version, generation, num_losses], OUTPUTS
+// [kind, outputs], REPLY [kind, call_id, ok], DUMPED [kind, call_id, ok, path or reason], HISTORIES
+// [kind, call_id, histories]. An API server says HELLO when it connects and whenever the engine's
+// generation, or the number of times that it lost messages to that server, changes; then it sends
+// every live request again. The engine drops what an earlier life of that client left.
 #pragma once
 
 #include <stdbool.h>
@@ -51,7 +51,7 @@ struct message {
             uint64_t external_id;
         } find_request;
         struct {
-            int32_t version, generation;
+            int32_t version, generation, num_losses;
         } welcome;
         struct engine_core_outputs outputs;
         struct {

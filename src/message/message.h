@@ -15,7 +15,7 @@
 #include "message/byte_automaton.h"
 
 enum {
-    MESSAGE_VERSION = 4, // in the handshake; a peer with another one is refused
+    MESSAGE_VERSION = 5, // in the handshake; a peer with another one is refused
     MAX_API_SERVERS = 64,
     MAX_STOP_TOKEN_IDS = 256,
     MAX_LOGIT_BIAS = 1024,

@@ -41,6 +41,9 @@ struct engine_page {
     _Atomic int64_t step_start_ns; // monotonic; 0: not in a step. A long step is not a stall ...
     _Atomic int64_t progress;      // ... while this grows: layers and chunks done, ever
     _Atomic int64_t num_steps;
+    // How often a message to an API server found no way: its requests are dropped, and it greets
+    // anew. Told here, as the queue that is full would not take it.
+    _Atomic int32_t num_losses[MAX_API_SERVERS];
     // When the launcher last saw `progress` differ from what it had seen before.
     _Atomic int64_t watched_progress, progress_ns;
 

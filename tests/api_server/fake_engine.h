@@ -101,6 +101,7 @@ static void fake_receive(struct fake_engine *e)
             struct message welcome = {.kind = MESSAGE_WELCOME};
             welcome.welcome.version = MESSAGE_VERSION;
             welcome.welcome.generation = atomic_load(&e->page->engine.generation);
+            welcome.welcome.num_losses = atomic_load(&e->page->engine.num_losses[client]);
             fake_send(e, client, &welcome);
         } else if (m.kind == MESSAGE_ADD) {
             fake_add(e, &m.add);

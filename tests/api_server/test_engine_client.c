@@ -76,10 +76,17 @@ static void say(struct world *w, const struct message *message)
     buf_deinit(&frame);
 }
 
-static void welcome(struct world *w, int32_t generation)
+static void welcome_after(struct world *w, int32_t generation, int32_t num_losses)
 {
     say(w, &(struct message){.kind = MESSAGE_WELCOME,
-                             .welcome = {.version = MESSAGE_VERSION, .generation = generation}});
+                             .welcome = {.version = MESSAGE_VERSION,
+                                         .generation = generation,
+                                         .num_losses = num_losses}});
+}
+
+static void welcome(struct world *w, int32_t generation)
+{
+    welcome_after(w, generation, 0);
 }
 
 static void give_token(struct world *w, uint64_t id, int32_t token)
@@ -225,6 +232,42 @@ static void a_new_engine_gets_the_tokens_so_far_and_old_words_are_dropped(void *
     engine_request_deinit(&r);
 }
 
+// The queue was full: the engine dropped everything of this API server and could not say so.
+static void a_server_that_was_dropped_greets_again_and_resumes(void **state)
+{
+    struct world *w = *state;
+    struct engine_request r;
+    add(w, &r);
+    engine_is(w, 1, ENGINE_STATE_READY);
+    EXCHANGE_UNTIL(w, count_heard(w, MESSAGE_HELLO) == 1);
+    welcome(w, 1);
+    EXCHANGE_UNTIL(w, count_heard(w, MESSAGE_ADD) == 1);
+    give_token(w, r.core.request_id, 7);
+    EXCHANGE_UNTIL(w, r.core.num_output_tokens == 1);
+    give_token(w, r.core.request_id, 8); // still in the queue
+    give_token(w, r.core.request_id, 9);
+    usleep(50000);
+    atomic_fetch_add(&w->page->engine.num_losses[0], 1);
+    engine_client_tick(w->client);
+    assert_false(engine_client_is_ready(w->client));
+    welcome(w, 1); // the answer to a HELLO before: what follows it is of the life that was dropped
+    give_token(w, r.core.request_id, 10);
+    EXCHANGE_UNTIL(w, count_heard(w, MESSAGE_HELLO) == 2);
+    for (int i = 0; i < 100; i++) { // what was said is heard by now
+        exchange(w);
+        usleep(1000);
+    }
+    assert_int_equal(count_heard(w, MESSAGE_ADD), 1);
+    welcome_after(w, 1, 1);
+    EXCHANGE_UNTIL(w, count_heard(w, MESSAGE_ADD) == 2);
+    assert_int_equal(w->num_given[w->num_heard - 1], 1);
+    give_token(w, r.core.request_id, 8);
+    EXCHANGE_UNTIL(w, r.core.num_output_tokens == 2);
+    assert_int_equal(r.output_token_ids[0], 7);
+    assert_int_equal(r.output_token_ids[1], 8);
+    engine_request_deinit(&r);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -232,6 +275,7 @@ int main(void)
         TEST(a_request_waits_for_the_welcome_and_is_sent_once),
         TEST(the_welcome_of_a_dead_engine_is_not_its_successors),
         TEST(a_new_engine_gets_the_tokens_so_far_and_old_words_are_dropped),
+        TEST(a_server_that_was_dropped_greets_again_and_resumes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

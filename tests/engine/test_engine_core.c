@@ -77,7 +77,7 @@ struct world {
     struct engine_core core;
     struct channel *clients[NUM_CLIENTS];
     struct arena arena;
-    int32_t num_welcomes[NUM_CLIENTS], num_replies[NUM_CLIENTS];
+    int32_t num_welcomes[NUM_CLIENTS], num_losses[NUM_CLIENTS], num_replies[NUM_CLIENTS];
     bool reply_ok;
     int32_t num_news;
     struct news news[MAX_NEWS];
@@ -128,8 +128,10 @@ static void add(struct world *w, int32_t client, uint64_t id, int32_t max_tokens
 
 static void note(struct world *w, int32_t client, const struct message *message)
 {
-    if (message->kind == MESSAGE_WELCOME)
+    if (message->kind == MESSAGE_WELCOME) {
         w->num_welcomes[client]++;
+        w->num_losses[client] = message->welcome.num_losses;
+    }
     if (message->kind == MESSAGE_REPLY) {
         w->num_replies[client]++;
         w->reply_ok = message->reply.ok;
@@ -553,6 +555,43 @@ static void requests_of_a_client_that_vanished_are_dropped(void **state)
     TURN_UNTIL(w, has_ended(w, 1, 13));
 }
 
+// It has not read for long: what is lost is the end of what it gets, it can see that it was
+// dropped, and after HELLO it has its request from where it is.
+static void a_client_whose_queue_is_full_is_dropped_and_can_see_it(void **state)
+{
+    struct world *w = *state;
+    struct error err = {0};
+    struct buf frame = {0};
+    hello(w, 0);
+    add(w, 0, 11, 300);
+    TURN_UNTIL(w, news_of(w, 0, 11)->num_tokens > 2);
+    assert_int_equal(w->core.clients[0], CLIENT_GREETED);
+    message_encode(&frame, &(struct message){.kind = MESSAGE_REPLY, .reply = {.call_id = 1}});
+    enum status status = STATUS_OK;
+    int32_t num_sent = 0, expected = w->num_replies[0];
+    // ZeroMQ's thread goes on passing frames to the other end until that is full, too.
+    for (int32_t num_refused = 0; num_refused < 100; num_refused++) {
+        while ((status = channel_send(w->core.channel, 0, buf_str(&frame), &err)) == STATUS_OK)
+            assert_true(num_sent++ < 10000000);
+        usleep(2000);
+    }
+    assert_int_equal(status, STATUS_UNAVAILABLE);
+    buf_deinit(&frame);
+    for (int i = 0; i < 1000 && w->core.clients[0] == CLIENT_GREETED; i++)
+        turn(w);
+    assert_int_equal(w->core.clients[0], CLIENT_UNKNOWN);
+    assert_int_equal(w->core.scheduler.requests.len, 0);
+    assert_int_equal(atomic_load(&w->page->engine.num_losses[0]), 1);
+    assert_int_equal(atomic_load(&w->page->engine.num_losses[1]), 0);
+
+    TURN_UNTIL(w, w->num_replies[0] == expected + num_sent); // all that was said before is heard
+    hello(w, 0);
+    TURN_UNTIL(w, w->num_welcomes[0] == 2);
+    assert_int_equal(w->num_losses[0], 1);
+    add(w, 0, 11, 300);
+    TURN_UNTIL(w, has_ended(w, 0, 11));
+}
+
 // What `core` logs ten seconds after its last line of statistics; `text` has room for 1024 bytes.
 static void stats_line(struct world *w, char *text)
 {
@@ -700,6 +739,7 @@ int main(void)
         TEST(the_page_tells_gauges_counters_and_facts),
         TEST(a_stopping_engine_takes_nothing_new),
         TEST(requests_of_a_client_that_vanished_are_dropped),
+        TEST(a_client_whose_queue_is_full_is_dropped_and_can_see_it),
         TEST(the_line_of_statistics_reads_as_log_scrapers_expect),
         TEST(a_signal_writes_the_recording_even_while_a_step_hangs),
         TEST(a_failed_step_is_told_to_the_loop),

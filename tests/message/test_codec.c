@@ -127,7 +127,7 @@ static const struct message samples[] = {
          }},
     {.kind = MESSAGE_ABORT, .abort = {ARRAY_LEN(ids), ids}},
     {.kind = MESSAGE_RESET_PREFIX_CACHE, .reset_prefix_cache = {INT64_MIN}},
-    {.kind = MESSAGE_WELCOME, .welcome = {MESSAGE_VERSION, 12}},
+    {.kind = MESSAGE_WELCOME, .welcome = {MESSAGE_VERSION, 12, 3}},
     {.kind = MESSAGE_OUTPUTS, .outputs = {1, 123456789, ARRAY_LEN(outputs), outputs}},
     {.kind = MESSAGE_REPLY, .reply = {-1, true}},
     {.kind = MESSAGE_DUMP_RECORDING, .dump_recording = {7}},
@@ -244,6 +244,7 @@ static void assert_same_message(const struct message *a, const struct message *b
     case MESSAGE_WELCOME:
         assert_int_equal(a->welcome.version, b->welcome.version);
         assert_int_equal(a->welcome.generation, b->welcome.generation);
+        assert_int_equal(a->welcome.num_losses, b->welcome.num_losses);
         break;
     case MESSAGE_OUTPUTS:
         assert_int_equal(a->outputs.engine_index, b->outputs.engine_index);
