@@ -196,7 +196,8 @@ static void stream_choice(struct choice *c)
     c->is_deferred = pending > MAX_PENDING_BYTES;
     if (c->is_deferred) {
         if (g->stall.since_ns == 0)
-            g->stall = (struct stall_watch){clock_monotonic_ns(), pending};
+            g->stall = (struct stall_watch){clock_monotonic_ns(),
+                                            http_exchange_taken_bytes(g->call->exchange)};
         return;
     }
     struct buf *out = &g->server->scratch;
@@ -418,14 +419,15 @@ void generation_begin(struct api_call *call, const struct generation_kind *kind)
 
 // ---- timers ----
 
-bool stall_watch_is_over(struct stall_watch *watch, size_t pending_bytes, int64_t now_ns)
+bool stall_watch_is_over(struct stall_watch *watch, size_t pending_bytes, uint64_t taken_bytes,
+                         int64_t now_ns)
 {
     if (pending_bytes <= MAX_PENDING_BYTES) {
         *watch = (struct stall_watch){0};
         return false;
     }
-    if (watch->since_ns == 0 || pending_bytes < watch->pending_bytes)
-        *watch = (struct stall_watch){now_ns, pending_bytes};
+    if (watch->since_ns == 0 || taken_bytes != watch->taken_bytes)
+        *watch = (struct stall_watch){now_ns, taken_bytes};
     return now_ns - watch->since_ns > MAX_STALL_S * 1000000000LL;
 }
 
@@ -433,7 +435,8 @@ bool stall_watch_is_over(struct stall_watch *watch, size_t pending_bytes, int64_
 static bool resume_stalled(struct generation *g, int64_t now_ns)
 {
     size_t pending = http_exchange_pending_bytes(g->call->exchange);
-    if (stall_watch_is_over(&g->stall, pending, now_ns)) {
+    uint64_t taken = http_exchange_taken_bytes(g->call->exchange);
+    if (stall_watch_is_over(&g->stall, pending, taken, now_ns)) {
         log_warning("%s: the client has read nothing for %d s and %zu bytes wait: cut off", g->id,
                     MAX_STALL_S, pending);
         struct api_call *call = g->call;

@@ -27,11 +27,16 @@ enum {
 /** How long a client has taken nothing of more than MAX_PENDING_BYTES. `= {0}`: it keeps up. */
 struct stall_watch {
     int64_t since_ns; // 0: it keeps up
-    size_t pending_bytes;
+    uint64_t taken_bytes;
 };
 
-/** Looks at a client again. True: it has taken nothing for MAX_STALL_S. */
-bool stall_watch_is_over(struct stall_watch *watch, size_t pending_bytes, int64_t now_ns);
+/**
+ * Looks at a client again, of which `pending_bytes` wait to be taken and `taken_bytes` have been,
+ * so far. True: it has taken nothing for MAX_STALL_S. How much waits says nothing of that, as new
+ * bytes take the place of those that a client reads slowly.
+ */
+bool stall_watch_is_over(struct stall_watch *watch, size_t pending_bytes, uint64_t taken_bytes,
+                         int64_t now_ns);
 
 struct prompt {
     struct str text; // what echo gives back; ptr NULL: not kept

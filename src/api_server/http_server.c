@@ -82,10 +82,11 @@ struct connection {
     bufferevent_data_cb evhttp_written; // evhttp's own, while ours stand in for them
     bufferevent_event_cb evhttp_event;
     int fd;
-    bool idle;    // between two requests, no byte of the next one yet
-    bool writing; // the rest of an answer that is handed over
-    bool ours;    // what is written belongs to an answer of ours
-    bool refused; // by evhttp: the rest of the request may still be on its way
+    bool idle;          // between two requests, no byte of the next one yet
+    bool writing;       // the rest of an answer that is handed over
+    bool ours;          // what is written belongs to an answer of ours
+    bool refused;       // by evhttp: the rest of the request may still be on its way
+    uint64_t num_taken; // bytes that the socket took
     struct http_exchange *exchange;
     char peer[64];
 };
@@ -142,10 +143,12 @@ static void on_connection_close(struct evhttp_connection *evcon, void *context)
     free(connection);
 }
 
-/** Bytes are about to go out: an answer of ours, or evhttp's word on a request that it refuses. */
+/** Bytes have gone out or are about to: an answer of ours, or evhttp's word on a request that it
+ *  refuses. */
 static void on_output(struct evbuffer *output, const struct evbuffer_cb_info *info, void *context)
 {
     struct connection *connection = context;
+    connection->num_taken += info->n_deleted;
     if (!connection->ours &&
         http_faults_replace(output, info, &connection->server->options, str_from(connection->peer)))
         connection->refused = true;
@@ -504,6 +507,11 @@ void http_exchange_write(struct http_exchange *x, struct str bytes)
 size_t http_exchange_pending_bytes(const struct http_exchange *x)
 {
     return evbuffer_get_length(bufferevent_get_output(x->connection->bev));
+}
+
+uint64_t http_exchange_taken_bytes(const struct http_exchange *x)
+{
+    return x->connection->num_taken;
 }
 
 void http_exchange_end(struct http_exchange *x)

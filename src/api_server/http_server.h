@@ -79,6 +79,9 @@ void http_exchange_begin_stream(struct http_exchange *x, int32_t status, const c
 void http_exchange_write(struct http_exchange *x, struct str bytes);
 /** Bytes queued and not yet taken by the client: a slow reader. No timeout runs during a stream. */
 size_t http_exchange_pending_bytes(const struct http_exchange *x);
+/** Bytes that the socket has taken, since the first answer of its connection: while this grows, the
+ *  client reads. */
+uint64_t http_exchange_taken_bytes(const struct http_exchange *x);
 /** Ends a stream; the exchange is gone. */
 void http_exchange_end(struct http_exchange *x);
 /** Ends the connection at once, without a final chunk. The exchange is gone; on_close is not

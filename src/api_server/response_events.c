@@ -158,7 +158,8 @@ void event_readers_tick(struct api_server *server)
     for (struct event_reader *reader = server->event_readers, *next; reader; reader = next) {
         next = reader->next;
         size_t pending = http_exchange_pending_bytes(reader->call->exchange);
-        if (stall_watch_is_over(&reader->stall, pending, now_ns)) {
+        uint64_t taken = http_exchange_taken_bytes(reader->call->exchange);
+        if (stall_watch_is_over(&reader->stall, pending, taken, now_ns)) {
             log_warning("a reader of events has read nothing for %d s and %zu bytes wait: cut off",
                         MAX_STALL_S, pending);
             api_call_drop(end_reader(reader));

@@ -30,9 +30,9 @@ enum {
     MAX_HEADERS = 50,
     MAX_HEADER_BYTES = 8192,
     KEEP_ALIVE_S = 2,
-    BODY_TIMEOUT_S = 1,
+    BODY_TIMEOUT_S = 3, // longer than this test's own threads are kept from running
     DELAY_MS = 30,
-    WAIT_MS = 5000, // for whatever must happen
+    WAIT_MS = 30000, // for whatever must happen
 };
 
 static struct {
@@ -40,8 +40,10 @@ static struct {
     pthread_t thread;
     int listen_fd, port, wake_fds[2];
     struct http_exchange *delayed; // answered by the timer
+    struct http_exchange *flooded; // looked at by the timer
     _Atomic int num_requests, num_closed, num_exchanges, num_unwritten;
     _Atomic size_t pending_bytes;
+    _Atomic uint64_t taken_bytes;
     _Atomic int64_t closed_ns;
 } env;
 
@@ -51,6 +53,8 @@ static void on_closed(void *context)
 {
     if (context == env.delayed)
         env.delayed = NULL;
+    if (context == env.flooded)
+        env.flooded = NULL;
     env.closed_ns = clock_monotonic_ns();
     env.num_closed++;
 }
@@ -82,6 +86,7 @@ static void flood(struct http_exchange *x)
     for (int i = 0; i < 16; i++)
         http_exchange_write(x, (struct str){piece, 1 << 20});
     env.pending_bytes = http_exchange_pending_bytes(x);
+    env.flooded = x;
     free(piece);
     http_exchange_on_close(x, on_closed, x);
 }
@@ -142,6 +147,8 @@ static void on_tick(void *context)
     env.delayed = NULL;
     if (x)
         http_exchange_reply(x, 200, "text/plain", STR("delayed"));
+    if (env.flooded)
+        env.taken_bytes = http_exchange_taken_bytes(env.flooded);
     env.num_exchanges = http_server_num_exchanges(env.server);
     env.num_unwritten = http_server_num_unwritten(env.server);
 }
@@ -598,7 +605,7 @@ static void a_client_that_leaves_is_noticed_at_once(void **state)
     assert_serving();
 }
 
-static void a_slow_reader_shows_as_pending_bytes(void **state)
+static void a_slow_reader_shows_as_pending_bytes_and_its_reading_as_taken_ones(void **state)
 {
     (void)state;
     int closed = env.num_closed, before = env.num_requests;
@@ -610,6 +617,15 @@ static void a_slow_reader_shows_as_pending_bytes(void **state)
     assert_true(env.pending_bytes >= 16u << 20);
     usleep((BODY_TIMEOUT_S * 1000 + 300) * 1000); // no timeout runs during a stream
     assert_int_equal(env.num_closed, closed);
+    uint64_t taken_bytes = env.taken_bytes; // what the sockets hold
+    assert_true(taken_bytes < 16u << 20);
+    struct buf in = {0};
+    while (in.len < 12u << 20)
+        assert_true(receive_more(fd, &in, WAIT_MS));
+    for (int i = 0; env.taken_bytes < in.len && i < WAIT_MS; i++)
+        usleep(1000);
+    assert_true(env.taken_bytes > taken_bytes && env.taken_bytes >= in.len);
+    buf_deinit(&in);
     close(fd);
     wait_for(&env.num_closed, closed + 1);
 }
@@ -996,7 +1012,7 @@ int main(void)
         cmocka_unit_test(an_old_client_gets_a_stream_without_chunks),
         cmocka_unit_test(an_aborted_stream_has_no_final_chunk),
         cmocka_unit_test(a_client_that_leaves_is_noticed_at_once),
-        cmocka_unit_test(a_slow_reader_shows_as_pending_bytes),
+        cmocka_unit_test(a_slow_reader_shows_as_pending_bytes_and_its_reading_as_taken_ones),
         cmocka_unit_test(a_request_that_stalls_is_cut_off),
         cmocka_unit_test(an_idle_connection_is_closed_and_a_waiting_one_is_not),
         cmocka_unit_test(malformed_requests_do_no_harm),
