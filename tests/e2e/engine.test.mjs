@@ -6,10 +6,12 @@ import { copyFileSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFile
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
-import { Server, binary, demo, sleep, until } from './server.mjs';
+import { Server, binary, demo, sleep, timeScale, until } from './server.mjs';
 
 const name = ['--served-model-name', 'demo'];
 const route = '/v1/completions';
+/** For tests of a minute where nothing else runs: a hang ends, a busy machine is waited for. */
+const patient = { timeout: 900_000 * timeScale };
 
 /** The engine's pid; undefined while there is none. */
 function enginePid(server) {
@@ -42,7 +44,7 @@ function seen(events) {
 const stream = async (server, body) =>
   seen(await server.stream(route, { model: 'demo', stream_options: { include_usage: true }, ...body }));
 
-test('an engine killed 20 times under 16 streams changes not a byte of any', { timeout: 280_000 }, async () => {
+test('an engine killed 20 times under 16 streams changes not a byte of any', patient, async () => {
   const server = await Server.start([...name, '--max-num-seqs', '8']);
   const bodies = Array.from({ length: 16 }, (_, i) => ({
     prompt: `Once upon a time there was a ${['fox', 'king', 'tree', 'boat'][i % 4]} ${'and '.repeat(i)}`,
@@ -86,7 +88,7 @@ test('an engine killed 20 times under 16 streams changes not a byte of any', { t
   assert.equal(await server.stop(), 0);
 });
 
-test('tokens are neither repeated nor lost by preemption (P28)', { timeout: 120_000 }, async () => {
+test('tokens are neither repeated nor lost by preemption (P28)', patient, async () => {
   const body = (i) => ({ prompt: Array(32).fill(300 + i), max_tokens: 96, ignore_eos: true, temperature: 0, logprobs: 1 });
   const roomy = await Server.start(name);
   const alone = [];
@@ -129,7 +131,7 @@ const constrained = [
   })],
 ];
 for (const [what, make] of constrained) {
-  test(`preemption restores the state of ${what} (P28)`, { timeout: 120_000 }, async () => {
+  test(`preemption restores the state of ${what} (P28)`, patient, async () => {
     const roomy = await Server.start(name);
     const bodies = [], alone = [];
     for (let i = 0; i < 4; i++) {
@@ -211,7 +213,7 @@ test('a prompt that is cached as a whole computes its last block again (P30)', a
   await server.stop();
 });
 
-test('a start that cannot hold one request says what would fit, and that fits (P31)', { timeout: 60_000 }, async () => {
+test('a start that cannot hold one request says what would fit, and that fits (P31)', patient, async () => {
   // 16 blocks of 16 tokens: 256 tokens.
   const bytes = 16 * 16 * 8192;
   const flags = (length) => [...name, '--kv-cache-memory-bytes', String(bytes), '--block-size', '16', '--max-model-len', String(length)];
@@ -253,8 +255,12 @@ test('a client that leaves in the middle of a shared prefill hands it to the nex
 
 test('a dead engine is 503 with Retry-After until the next one is ready, and nothing hangs (P37)', async () => {
   const server = await Server.start(name);
-  process.kill(enginePid(server), 'SIGKILL');
-  await until('health says so', 5, async () => !(await server.healthy()));
+  const first = enginePid(server);
+  process.kill(first, 'SIGKILL');
+  await until('health says so, or the next one is there', 5, async () => {
+    const pid = enginePid(server);
+    return !(await server.healthy()) || (pid !== undefined && pid !== first);
+  });
   const answer = await server.post(route, { model: 'demo', prompt: 'x', max_tokens: 1 });
   if (answer.status === 503) assert.ok(Number(answer.headers.get('retry-after')) >= 1);
   else assert.equal(answer.status, 200);
@@ -263,7 +269,7 @@ test('a dead engine is 503 with Retry-After until the next one is ready, and not
   await server.stop();
 });
 
-test('health is 200 all through the prefill of 100,000 tokens', { timeout: 120_000 }, async () => {
+test('health is 200 all through the prefill of 100,000 tokens', patient, async () => {
   const dir = mkdtempSync(path.join(tmpdir(), 'vllm-long-'));
   try {
     const config = JSON.parse(readFileSync(path.join(demo, 'config.json'), 'utf8'));
@@ -281,12 +287,10 @@ test('health is 200 all through the prefill of 100,000 tokens', { timeout: 120_0
       .catch(() => null).finally(() => (done = true));
     await until('it runs', 20, async () => done || (await server.metric('vllm:num_requests_running')) === 1);
     const end = Date.now() + 25_000; // five times the limit of a stall
-    let polls = 0;
-    for (; !done && Date.now() < end; polls++) {
+    for (let polls = 0; !done && (Date.now() < end || polls < 50); polls++) {
       assert.ok(await server.healthy(), 'healthy in mid-prefill');
       await sleep(100);
     }
-    assert.ok(done || polls > 50);
     controller.abort();
     await answer;
     await until('it is gone', 10, async () => (await server.metric('vllm:num_requests_running')) === 0);
@@ -296,7 +300,7 @@ test('health is 200 all through the prefill of 100,000 tokens', { timeout: 120_0
   }
 });
 
-test('a prompt that can never run is refused with its numbers and blocks nobody', { timeout: 60_000 }, async () => {
+test('a prompt that can never run is refused with its numbers and blocks nobody', patient, async () => {
   const server = await Server.start([...name, '--no-enable-chunked-prefill', '--max-num-batched-tokens', '2048', '--max-model-len', '2048']);
   const answer = await server.post(route, { model: 'demo', prompt: Array(2048).fill(300), max_tokens: 1 });
   assert.equal(answer.status, 400);
@@ -348,7 +352,7 @@ test('a request tells where its time went, to those with the key', async () => {
   await server.stop();
 });
 
-test('a recording of a busy engine replays to the same decisions', { timeout: 120_000 }, async () => {
+test('a recording of a busy engine replays to the same decisions', patient, async () => {
   const dir = mkdtempSync(path.join(tmpdir(), 'vllm-recording-'));
   const replay = (file) => spawnSync(binary, ['replay', file], { encoding: 'utf8' });
   try {
@@ -364,7 +368,7 @@ test('a recording of a busy engine replays to the same decisions', { timeout: 12
     await Promise.all(streams);
     process.kill(enginePid(server), 'SIGUSR2');
     const late = await until('the signal is obeyed', 5, () => readdirSync(dir).find((file) => !early.body.path.endsWith(file)));
-    await sleep(200);
+    await until('it is written to its end', 5, () => replay(path.join(dir, late)).status === 0);
     for (const file of [early.body.path, path.join(dir, late)]) {
       const { status, stdout, stderr } = replay(file);
       assert.equal(status, 0, stdout + stderr);
@@ -384,7 +388,7 @@ test('a recording of a busy engine replays to the same decisions', { timeout: 12
     process.kill(enginePid(server), 'SIGABRT'); // as a failed check does
     const fatal = await until('it leaves its last decisions', 5, () => readdirSync(dir).find((file) => file.includes('fatal')));
     await until('a new engine is there', 10, () => server.healthy());
-    assert.equal(replay(path.join(dir, fatal)).status, 0);
+    await until('its last decisions replay', 5, () => replay(path.join(dir, fatal)).status === 0);
     assert.equal(await server.stop(), 0);
   } finally {
     rmSync(dir, { recursive: true });

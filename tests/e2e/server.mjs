@@ -26,13 +26,20 @@ export const platformFetch = globalThis.fetch;
 
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** Polls `condition` (may be async) until it is truthy; fails after `seconds`, times the scale. */
+/** The least patience of until(): a busy machine is slow, and nobody waits where all is well. */
+const MIN_PATIENCE_S = 60;
+
+/**
+ * Polls `condition` (may be async) until it is truthy; fails after `seconds`, or MIN_PATIENCE_S where
+ * that is longer, times the scale.
+ */
 export async function until(what, seconds, condition) {
-  const end = Date.now() + seconds * 1000 * timeScale;
+  const patience = Math.max(seconds, MIN_PATIENCE_S) * timeScale;
+  const end = Date.now() + patience * 1000;
   for (;;) {
     const value = await condition();
     if (value) return value;
-    if (Date.now() > end) throw new Error(`gave up after ${seconds * timeScale} s waiting until ${what}`);
+    if (Date.now() > end) throw new Error(`gave up after ${patience} s waiting until ${what}`);
     await sleep(20);
   }
 }
