@@ -83,7 +83,7 @@ static struct sampled_logprobs lay_out_logprobs(void *memory, int32_t rows)
     int32_t *ids = memory;
     return (struct sampled_logprobs){
         .token_ids = ids,
-        .logprobs = (float *)(ids + entries),
+        .logprobs = (void *)(ids + entries), // as wide as the ids
         .ranks = ids + 2 * entries,
     };
 }
