@@ -42,6 +42,8 @@ const childrenOf = (launcher, kind) => execFileSync('ps', ['--no-headers', '-o',
 
 const long = { model: 'demo', prompt: 'Once upon a time', max_tokens: 1500, ignore_eos: true };
 const bodies = [
+  // The first of all requests: the engine still reads what its tokens are made of.
+  ['waiting for a grammar', '/v1/completions', { ...long, structured_outputs: { choice: ['north ', 'south '].map((one) => one.repeat(400)) } }, 1],
   ['streamed', '/v1/completions', { ...long, stream: true }, 1],
   ['unstreamed', '/v1/completions', long, 1],
   ['n of 4', '/v1/completions', { ...long, n: 4, stream: true }, 4],
@@ -62,7 +64,7 @@ for (const [what, route, body, count] of bodies) {
           if (how === 'RST') socket.resetAndDestroy();
           else socket.end();
           resolve();
-        }, what === 'mid-prefill' ? 20 : 200);
+        }, ['mid-prefill', 'waiting for a grammar'].includes(what) ? 20 : 200);
       });
       await idle();
       await until('the aborts are counted', 10, async () =>
@@ -72,6 +74,8 @@ for (const [what, route, body, count] of bodies) {
 }
 
 test('a client that leaves while it waits behind a full batch frees its place', async () => {
+  const aborted = () => server.metric('vllm:request_success_total', 'finished_reason="abort"');
+  const before = await aborted();
   const controllers = Array.from({ length: 12 }, () => new AbortController());
   const streams = controllers.map((one) =>
     server.stream('/v1/completions', long, { signal: one.signal }).catch(() => null));
@@ -79,6 +83,7 @@ test('a client that leaves while it waits behind a full batch frees its place', 
   for (const one of controllers) one.abort();
   await Promise.all(streams);
   await idle();
+  await until('the aborts are counted', 10, async () => (await aborted()) === before + 12);
   await alive();
 });
 
