@@ -22,7 +22,9 @@ void engine_core_init(struct engine_core *core, const struct engine_config *conf
     *core = (struct engine_core){.options = config->options,
                                  .page = page,
                                  .pooling_type = config->pooling.type,
-                                 .hidden_size = config->model->hidden_size};
+                                 .hidden_size = config->model->hidden_size,
+                                 .paces_steps =
+                                     config->async_scheduling && config->device != DEVICE_CPU};
     struct scheduler_config scheduler_config = scheduler_config_from(config);
     scheduler_init(&core->scheduler, &scheduler_config);
     recorder_init(&core->recorder, &core->scheduler, (size_t)config->recorder_bytes);
@@ -347,20 +349,24 @@ static int64_t start_of_step(const struct engine_core *core, const struct schedu
 }
 
 // While a step runs and its end can be predicted: takes in what the channel brings until shortly
-// before, when the next step is to begin. Returns at once otherwise.
-static void await_next_begin(struct engine_core *core)
+// before. Returns since when the next step is due; 0: there was no telling.
+static int64_t await_next_begin(struct engine_core *core)
 {
     const struct scheduler_output *step = oldest_step(core);
-    if (!step || !scheduler_can_schedule(&core->scheduler))
-        return;
+    if (!core->paces_steps || !step || !scheduler_can_schedule(&core->scheduler))
+        return 0;
     int64_t due_ns = step_pacer_due_ns(&core->pacer, step, start_of_step(core, step));
     int64_t margin_ns = step_pacer_margin_ns(&core->pacer);
-    for (int64_t now_ns; (now_ns = clock_monotonic_ns()) < due_ns;) {
+    int64_t now_ns = clock_monotonic_ns();
+    if (due_ns <= now_ns)
+        return due_ns > 0 ? now_ns : 0;
+    for (; now_ns < due_ns; now_ns = clock_monotonic_ns()) {
         if (executor_has_ended(core->executor))
-            return; // earlier than was thought, by the margin at most
+            return 0; // by the margin ago at most
         channel_wait(core->channel, min_i64(due_ns - now_ns, margin_ns));
         engine_core_receive(core);
     }
+    return due_ns;
 }
 
 bool engine_core_begin_step(struct engine_core *core)
@@ -385,7 +391,6 @@ bool engine_core_begin_step(struct engine_core *core)
     if (s->in_flight == 1)
         atomic_store(&core->page->step_start_ns, now_ns);
     executor_submit(core->executor, &core->steps[slot]);
-    step_pacer_note_begin(&core->pacer, clock_monotonic_ns() - now_ns);
     return true;
 }
 
@@ -430,8 +435,10 @@ enum status engine_core_turn(struct engine_core *core, struct error *err)
 {
     engine_core_receive(core);
     if (scheduler_has_work(&core->scheduler)) {
-        await_next_begin(core);
+        int64_t due_ns = await_next_begin(core);
         bool begun = engine_core_begin_step(core);
+        if (begun && due_ns > 0)
+            step_pacer_note_begin(&core->pacer, clock_monotonic_ns() - due_ns);
         if (begun)
             engine_core_receive(core); // so that aborts count before the outputs are made
         if (!begun || !scheduler_can_schedule(&core->scheduler)) {

@@ -44,6 +44,7 @@ struct engine_core {
     struct scheduler_output steps[MAX_STEPS_IN_FLIGHT]; // in flight, by number
     int64_t submitted_ns[MAX_STEPS_IN_FLIGHT];
     int64_t collected_ns; // the step before
+    bool paces_steps; // on a CPU, a host that keeps waking up would take its cores from the step
     struct step_pacer pacer;
     struct engine_core_outputs outputs[MAX_API_SERVERS];
     struct held_requests held; // not yet the scheduler's

@@ -50,7 +50,7 @@ int64_t step_pacer_due_ns(const struct step_pacer *pacer, const struct scheduler
 {
     int32_t kind = kind_of(step);
     if (kind < 0 || pacer->kinds[kind].num < NUM_RECENT_STEPS)
-        return start_ns;
+        return 0;
     const int64_t *durations_ns = pacer->kinds[kind].durations_ns;
     int64_t shortest_ns = durations_ns[0];
     for (int32_t i = 1; i < NUM_RECENT_STEPS; i++)

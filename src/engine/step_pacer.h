@@ -25,10 +25,10 @@ struct recent_steps {
 /** `= {0}` is one that has seen nothing. */
 struct step_pacer {
     struct recent_steps kinds[NUM_STEP_KINDS];
-    int64_t begin_ns; // moving average: what the host takes to decide a step and to submit it
+    int64_t begin_ns; // from when a step is due to its submission, a moving average
 };
 
-/** The host took so long to decide a step and to submit it. */
+/** The host took so long to wake up for a step that was due, to decide and to submit it. */
 void step_pacer_note_begin(struct step_pacer *pacer, int64_t duration_ns);
 
 /** A step took so long. `was_awaited`: it was waited for; else it had ended before, nobody knows
@@ -39,6 +39,6 @@ void step_pacer_note_end(struct step_pacer *pacer, const struct scheduler_output
 /** How long before a step's end the next one is decided. */
 int64_t step_pacer_margin_ns(const struct step_pacer *pacer);
 
-/** When to decide the next step if `step` began at `start_ns`; without a prediction: then. */
+/** When to decide the next step if `step` began at `start_ns`; 0: there is no prediction. */
 int64_t step_pacer_due_ns(const struct step_pacer *pacer, const struct scheduler_output *step,
                           int64_t start_ns);

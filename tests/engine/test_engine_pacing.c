@@ -29,6 +29,7 @@ static struct {
     struct run runs[MAX_STEPS];
     int32_t num_runs, num_collected;
     int64_t decode_ns, prompt_ns, host_ns; // a step takes so long, and so does submitting it
+    int64_t oversleep_ns;                  // waits take so much longer than asked
 } fake;
 
 int64_t clock_monotonic_ns(void)
@@ -106,7 +107,7 @@ void channel_wait(struct channel *channel, int64_t timeout_ns)
     int64_t until_ns = fake.now_ns + timeout_ns;
     if (fake.num_received < fake.num_frames)
         until_ns = min_i64(until_ns, fake.frames[fake.num_received].at_ns);
-    fake.now_ns = max_i64(fake.now_ns, until_ns);
+    fake.now_ns = max_i64(fake.now_ns, until_ns) + fake.oversleep_ns;
 }
 
 // ---- the executor ----------------------------------------------------------------------------
@@ -196,6 +197,15 @@ static void add_at(int64_t at_ns, uint64_t id, int32_t max_tokens)
                                                           .num_prompt_logprobs = -1}}});
 }
 
+static void open_engine(struct world *w)
+{
+    struct error err = {0};
+    engine_core_init(&w->core, &w->config, &w->page->engine);
+    w->core.executor = xcalloc(1, sizeof(*w->core.executor));
+    fake_worker_init(&w->core.executor->worker, &w->config.kv_cache, w->config.max_num_seqs);
+    assert_int_equal(channel_bind(&w->core.channel, "", &err), STATUS_OK);
+}
+
 static int setup(void **state)
 {
     struct world *w = xcalloc(1, sizeof(*w));
@@ -215,17 +225,16 @@ static int setup(void **state)
         .max_model_len = 400,
         .max_num_seqs = 4,
         .max_num_batched_tokens = 64,
+        .device = DEVICE_CUDA,
         .async_scheduling = true,
         .recorder_bytes = 1 << 20,
         .kv_cache = {.block_size = 4, .num_blocks = 300, .num_groups = 1},
     };
     if (shared_page_create(&w->page, 1, &err) != STATUS_OK)
         return -1;
-    engine_core_init(&w->core, &w->config, &w->page->engine);
-    w->core.executor = xcalloc(1, sizeof(*w->core.executor));
-    fake_worker_init(&w->core.executor->worker, &w->config.kv_cache, w->config.max_num_seqs);
+    open_engine(w);
     send_at(0, &(struct message){.kind = MESSAGE_HELLO, .hello = {.version = MESSAGE_VERSION}});
-    return channel_bind(&w->core.channel, "", &err) == STATUS_OK ? 0 : -1;
+    return 0;
 }
 
 static int teardown(void **state)
@@ -343,6 +352,47 @@ static void a_host_that_becomes_slow_begins_earlier(void **state)
     }
 }
 
+static void a_host_that_wakes_up_late_begins_earlier(void **state)
+{
+    struct world *w = *state;
+    add_at(fake.now_ns, 1, 380);
+    fake.oversleep_ns = 600 * US;
+    turn_until_runs(w, 200);
+    int32_t num_gaps = 0;
+    for (int32_t i = 100; i < 200; i++)
+        num_gaps += gap_before(i) > 0;
+    assert_int_equal(num_gaps, 0);
+    assert_true(fake.runs[199].submitted_ns > fake.runs[198].start_ns + 2 * MS); // not at once
+}
+
+static void one_long_delay_is_forgotten(void **state)
+{
+    struct world *w = *state;
+    add_at(fake.now_ns, 1, 380);
+    turn_until_runs(w, 20);
+    fake.oversleep_ns = 500 * MS;
+    turn(w);
+    fake.oversleep_ns = 0;
+    turn_until_runs(w, 200);
+    assert_true(gap_before(20) > 0);
+    for (int32_t i = 100; i < 200; i++) {
+        int64_t decided_ns = fake.runs[i].submitted_ns - fake.host_ns;
+        assert_in_range(fake.runs[i - 1].end_ns - decided_ns, MARGIN_NS, 2 * MARGIN_NS);
+    }
+}
+
+static void a_cpu_is_given_the_next_step_at_once(void **state)
+{
+    struct world *w = *state;
+    engine_core_deinit(&w->core);
+    w->config.device = DEVICE_CPU;
+    open_engine(w);
+    add_at(fake.now_ns, 1, 300);
+    turn_until_runs(w, 40);
+    for (int32_t i = 2; i < 40; i++)
+        assert_int_equal(fake.runs[i].submitted_ns, fake.runs[i - 2].end_ns + fake.host_ns);
+}
+
 static void everybody_may_leave_while_a_step_runs(void **state)
 {
     struct world *w = *state;
@@ -390,6 +440,9 @@ int main(void)
         TEST(a_step_that_ends_early_is_noticed_within_the_margin),
         TEST(a_step_that_takes_longer_is_not_hurried),
         TEST(a_host_that_becomes_slow_begins_earlier),
+        TEST(a_host_that_wakes_up_late_begins_earlier),
+        TEST(one_long_delay_is_forgotten),
+        TEST(a_cpu_is_given_the_next_step_at_once),
         TEST(everybody_may_leave_while_a_step_runs),
         TEST(an_engine_without_work_waits_for_messages),
     };
