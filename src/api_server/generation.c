@@ -7,6 +7,7 @@
 
 #include "api_server/constraint_conflicts.h"
 #include "api_server/debug_requests.h"
+#include "api_server/load_report.h"
 #include "api_server/response_events.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -165,6 +166,7 @@ static bool complete(struct generation *g)
             api_call_end_stream(call);
     } else if (call) {
         g->kind->write_answer(g, out);
+        load_report_add(call);
         api_call_reply_json(call, buf_str(out));
     }
     if (g->kind->on_end)

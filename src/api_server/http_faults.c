@@ -4,7 +4,7 @@
 // of the page goes nowhere. evhttp then closes the connection as it would have.
 #include "api_server/http_faults.h"
 
-#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <event2/http_struct.h>
@@ -88,15 +88,16 @@ static const char *reason_of(int32_t status)
 static int32_t begun_status(struct evbuffer *output)
 {
     char line[128];
-    int32_t status = 0;
     ev_ssize_t len = evbuffer_copyout(output, line, sizeof(line) - 1);
     if (len < 0)
         return 0;
     line[len] = '\0';
     const char *end = strstr(line, "\r\n");
-    if (!end || end + 2 != line + len || sscanf(line, "HTTP/1.%*c %3" SCNd32, &status) != 1)
+    const char *code = strchr(line, ' ');
+    if (!end || end + 2 != line + len || strncmp(line, "HTTP/1.", 7) != 0 || !code)
         return 0;
-    return status >= 200 ? status : 0;
+    long status = strtol(code, NULL, 10);
+    return status >= 200 && status <= 599 ? (int32_t)status : 0;
 }
 
 bool http_faults_replace(struct evbuffer *output, const struct evbuffer_cb_info *info,

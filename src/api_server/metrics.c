@@ -98,6 +98,7 @@ static const struct {
     [HANDLER_MESSAGES] = {"/v1/messages", "POST"},
     [HANDLER_COUNT_TOKENS] = {"/v1/messages/count_tokens", "POST"},
     [HANDLER_EMBEDDINGS] = {"/v1/embeddings", "POST"},
+    [HANDLER_INVOCATIONS] = {"/invocations", "POST"},
     [HANDLER_NONE] = {"none", "none"},
 };
 

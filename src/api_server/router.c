@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "api_server/debug_requests.h"
+#include "api_server/missing_routes.h"
 #include "api_server/serving.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -57,6 +58,8 @@ static const struct route routes[] = {
     {"/v1/messages/count_tokens", "POST", serving_count_tokens, HANDLER_COUNT_TOKENS,
      .audience = ROUTE_GENERATES, .takes_json = true, .says_anthropic = true,
      .summary = "The length of a chat's prompt", .request = "CountTokensRequest"},
+    {"/invocations", "POST", serving_invocations, HANDLER_INVOCATIONS, .takes_json = true,
+     .counts_as_load = true, .summary = "Whichever of the above the body is for"},
     {"/debug/requests/{request_id}", "GET", serving_debug_request, HANDLER_EXCLUDED,
      .summary = "Where a request's time went"},
     {"/debug/recording", "POST", serving_debug_recording, HANDLER_EXCLUDED,
@@ -69,6 +72,7 @@ static const struct route routes[] = {
      .summary = "This description"},
     {"/docs", "GET", serving_docs, HANDLER_EXCLUDED, .is_docs = true,
      .summary = "This description, for people"},
+    {"/redoc", "GET", serving_docs, HANDLER_EXCLUDED, .is_docs = true, .summary = "As /docs"},
 };
 
 static bool is_present(const struct api_server *server, const struct route *route)
@@ -313,6 +317,22 @@ static const char *join_list(struct api_call *call, const json_t *list)
     return joined;
 }
 
+// Headers that a browser may always send (Fetch standard, CORS-safelisted request headers).
+#define SAFELISTED_HEADERS "Accept, Accept-Language, Content-Language, Content-Type"
+
+static bool headers_allowed(const struct cors *cors, struct str headers)
+{
+    while (headers.len > 0 && !cors->all_headers) {
+        struct str name = str_trim(str_split(&headers, ','));
+        bool is_safe = false;
+        for (struct str safe = STR(SAFELISTED_HEADERS); safe.len > 0 && !is_safe;)
+            is_safe = str_eq_ignore_case(str_trim(str_split(&safe, ',')), name);
+        if (!is_safe && !list_has(cors->headers, name))
+            return false;
+    }
+    return true;
+}
+
 static void answer_preflight(struct api_call *call, struct str origin)
 {
     const struct cors *cors = &call->server->cors;
@@ -327,13 +347,19 @@ static void answer_preflight(struct api_call *call, struct str origin)
         api_call_reply(call, 400, "text/plain; charset=utf-8", STR("Disallowed CORS method"));
         return;
     }
+    if (!headers_allowed(cors, headers)) {
+        api_call_reply(call, 400, "text/plain; charset=utf-8", STR("Disallowed CORS headers"));
+        return;
+    }
     http_exchange_add_header(call->exchange, "access-control-allow-methods",
                              cors->all_methods ? "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
                                                : join_list(call, cors->methods));
     http_exchange_add_header(call->exchange, "access-control-max-age", "600");
     if (!cors->all_headers)
         http_exchange_add_header(call->exchange, "access-control-allow-headers",
-                                 join_list(call, cors->headers));
+                                 arena_printf(&call->arena, SAFELISTED_HEADERS "%s%s",
+                                              json_array_size(cors->headers) > 0 ? ", " : "",
+                                              join_list(call, cors->headers)));
     else if (headers.len > 0)
         http_exchange_add_header(call->exchange, "access-control-allow-headers",
                                  arena_strdup(&call->arena, headers));
@@ -445,27 +471,12 @@ static bool is_encoded(const struct api_call *call)
     return encoding.len > 0 && !str_eq_ignore_case(str_trim(encoding), STR("identity"));
 }
 
-/** Says that a path is not there; of what other pooling servers have, that it is not there yet. */
-static void explain_missing(const struct api_server *server, struct str path, struct api_error *err)
-{
-    static const char *const not_yet[] = {"/pooling", "/classify",  "/score",     "/v1/score",
-                                          "/rerank",  "/v1/rerank", "/v2/rerank", "/v2/embed"};
-    api_error_set(err, API_ERROR_NO_ROUTE, "Not Found");
-    for (size_t i = 0; i < ARRAY_LEN(not_yet) && api_server_pools(server); i++) {
-        if (str_eq_c(path, not_yet[i]))
-            api_error_set(err, API_ERROR_UNSUPPORTED,
-                          "vllm.c does not support %s yet; a pooling model is served at "
-                          "/v1/embeddings",
-                          not_yet[i]);
-    }
-}
-
 static void dispatch(struct api_call *call, struct str path, struct str method)
 {
     struct api_error err;
     call->route = find_route(call, path);
     if (!call->route) {
-        explain_missing(call->server, path, &err);
+        missing_routes_explain(call->server, path, &err);
         api_call_fail(call, &err);
         return;
     }

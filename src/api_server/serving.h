@@ -21,6 +21,7 @@ void serving_tokenize(struct api_call *call);
 void serving_detokenize(struct api_call *call);
 void serving_health(struct api_call *call);
 void serving_version(struct api_call *call);
+void serving_invocations(struct api_call *call);
 void serving_load(struct api_call *call);
 void serving_metrics(struct api_call *call);
 void serving_reset_prefix_cache(struct api_call *call);

@@ -1,4 +1,6 @@
-// The small endpoints: health, version, load, metrics, and the prefix cache's reset.
+// The small endpoints: health, version, load, metrics, the prefix cache's reset, and the one that
+// hands bodies on to others.
+#include "api_server/json_body.h"
 #include "api_server/serving.h"
 #include "base/memory.h"
 
@@ -61,4 +63,41 @@ void serving_reset_prefix_cache(struct api_call *call)
     reset->call = call;
     api_call_on_close(call, on_client_gone, reset);
     engine_client_reset_prefix_cache(call->server->engine, on_reply, reset);
+}
+
+/** The route of hosts that know only one: a body goes to the endpoint whose input it has. */
+void serving_invocations(struct api_call *call)
+{
+    static const struct {
+        const char *field;
+        void (*serve)(struct api_call *call);
+        bool pools;
+    } rows[] = {
+        {"messages", serving_chat, false},
+        {"prompt", serving_completion, false},
+        {"prompt_embeds", serving_completion, false},
+        {"input", serving_embedding, true},
+        {"messages", serving_embedding, true},
+    };
+    json_t *body;
+    struct api_error err;
+    if (json_body_parse(&body, api_call_body(call), &err) != STATUS_OK) {
+        api_call_fail(call, &err);
+        return;
+    }
+    void (*serve)(struct api_call * call) = NULL;
+    bool pools = api_server_pools(call->server);
+    for (size_t i = 0; i < ARRAY_LEN(rows) && !serve; i++) {
+        if (rows[i].pools == pools && json_field_get(body, rows[i].field).value)
+            serve = rows[i].serve;
+    }
+    json_decref(body);
+    if (serve) {
+        serve(call);
+        return;
+    }
+    api_error_set(&err, API_ERROR_VALUE,
+                  "Cannot find suitable handler for request. Expected a body with %s.",
+                  pools ? "`input` or `messages`" : "`messages` or `prompt`");
+    api_call_fail(call, &err);
 }

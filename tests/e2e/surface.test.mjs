@@ -8,7 +8,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { gzipSync } from 'node:zlib';
-import { Server, demo, parseSse, sleep, until } from './server.mjs';
+import { Server, demo, sleep, until } from './server.mjs';
 
 const COMPLETIONS = '/v1/completions';
 const CHAT = '/v1/chat/completions';
@@ -377,6 +377,16 @@ test('tool-call arguments reach templates as a mapping, keys in order', async ()
     await refused(CHAT, { messages: messages(bad) }, undefined, 'arguments');
 });
 
+test('tools reach templates as they were sent: order, numbers, nothing escaped', async () => {
+  const text = '{"type": "function", "function": {"name": "größe", "description": "Wie groß? <5 & \'ja\' 東京 🙂", ' +
+    '"parameters": {"b": 1, "a": [true, null, 1.0]}}}';
+  const render = async (chat_template) => detokenize((await ok('/tokenize',
+    `{"messages":[{"role":"user","content":"a"}],"tools":[${text}],"chat_template":${JSON.stringify(chat_template)}}`)).tokens);
+  assert.equal(await render('{{ tools[0] | tojson }}'), text);
+  assert.equal(await render("{{ {'k': 'é🙂'} | tojson(ensure_ascii=True) }}"), '{"k": "\\u00e9\\ud83d\\ude42"}');
+  assert.equal(await render("{{ {'k': [1, {}], 'e': []} | tojson(indent=2) }}"), '{\n  "k": [\n    1,\n    {}\n  ],\n  "e": []\n}');
+});
+
 test('documents and further arguments reach the template', async () => {
   const chat_template = '{% for d in documents or [] %}({{ d.title }}){% endfor %}{{ mood }}';
   const tokens = await tokenize({ messages: user('x'), chat_template, chat_template_kwargs: { mood: 'glad' } });
@@ -620,35 +630,7 @@ test('Expect: 100-continue is answered before the body, HEAD and OPTIONS without
   assert.equal(head.headers.get('allow'), 'GET');
 });
 
-// ---- operators' switches ----
-
-test('keys close every route but the probes, and metrics as the operator says', async () => {
-  await withServer(['--api-key', 'alpha-1', 'beta-22', '--api-key-for-metrics', '--enable-request-id-headers', '--enable-force-include-usage',
-    '--disable-fastapi-docs', '--h11-max-header-count', '20', '--sse-keep-alive-interval', '1', '--allowed-origins', '["http://good"]'],
-  { wait: true }, async (other) => {
-    const status = async (route, headers) => (await other.get(route, headers)).status;
-    const key = { authorization: 'Bearer beta-22' };
-    for (const route of ['/v1/models', '/version', '/metrics', '/nowhere', '/tokenize', '/debug/requests/x'])
-      assert.equal(await status(route), 401, route);
-    for (const route of ['/health', '/ping']) assert.equal(await status(route), 200, route);
-    assert.equal(await status('/metrics', key), 200);
-    assert.equal(await status('/v1/models', { authorization: `Bearer ${'a'.repeat(8192)}` }), 401);
-    for (const route of ['/docs', '/redoc', '/openapi.json']) assert.equal(await status(route, key), 404, route);
-    assert.ok(!/alpha-1|beta-22/.test(other.log + (await other.get('/metrics', key)).body), 'no key is shown');
-
-    const models = await other.get('/v1/models', { ...key, 'x-request-id': 'mine', origin: 'http://good' });
-    assert.equal(models.headers.get('x-request-id'), 'mine');
-    assert.equal(models.headers.get('access-control-allow-origin'), 'http://good');
-    assert.equal((await other.get('/v1/models', { ...key, origin: 'http://bad' })).headers.get('access-control-allow-origin'), null);
-    const many = Object.fromEntries(Array.from({ length: 30 }, (_, i) => [`x-${i}`, '1']));
-    assert.equal(await status('/v1/models', { ...key, ...many }), 400);
-
-    const response = await fetch(other.url + COMPLETIONS, { method: 'POST', headers: { ...key, 'content-type': 'application/json' },
-      body: JSON.stringify({ prompt: 'a', max_tokens: 3, stream: true, ignore_eos: true }) });
-    const events = parseSse(await response.text());
-    assert.ok(events.slice(0, -1).every((e) => e.usage), 'usage in every chunk');
-  });
-});
+// ---- several API servers ----
 
 const children = (launcher) => execFileSync('ps', ['--no-headers', '-o', 'pid,args', '--ppid', String(launcher.pid)], { encoding: 'utf8' })
   .split('\n').filter((line) => line.includes('APIServer')).map((line) => Number(line.trim().split(' ')[0]));
