@@ -8,7 +8,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { gzipSync } from 'node:zlib';
-import { Server, demo, sleep, until } from './server.mjs';
+import { Server, demo, isSlow, sleep, until } from './server.mjs';
 
 const COMPLETIONS = '/v1/completions';
 const CHAT = '/v1/chat/completions';
@@ -172,9 +172,10 @@ test('other kinds of structured output are refused by name', async () => {
 });
 
 test('a constrained request goes on where it was after preemption and on a new engine', async () => {
-  const text = Array.from({ length: 40 }, (_, i) => `größe ${i} 東京`).join(' ');
-  const body = { prompt: 'x '.repeat(40), temperature: 0, max_tokens: 1400, structured_outputs: { choice: [text] } };
-  const small = await Server.start(['--num-gpu-blocks-override', '100', '--max-model-len', '1500', '--no-enable-prefix-caching']);
+  const [length, numBlocks, maxLen] = isSlow ? [14, '28', '400'] : [40, '100', '1500'];
+  const text = Array.from({ length }, (_, i) => `größe ${i} 東京`).join(' ');
+  const body = { prompt: 'x '.repeat(40), temperature: 0, structured_outputs: { choice: [text] }, max_tokens: Number(maxLen) - 100 };
+  const small = await Server.start(['--num-gpu-blocks-override', numBlocks, '--max-model-len', maxLen, '--no-enable-prefix-caching']);
   try {
     const answers = await Promise.all(Array.from({ length: 4 }, () => ok(COMPLETIONS, body, small)));
     for (const { choices } of answers) assert.equal(choices[0].text, text);
@@ -292,26 +293,29 @@ test('listed log-probabilities come in their order, and prompt log-probabilities
 
 // ---- lengths ----
 
-test('the error says which length is over the limit', async () => {
+test('the error says which length is over the limit', async () => withServer(['--max-model-len', '256'], {}, async (small) => {
+  const L = 256;
+  const taken = (route, body) => ok(route, body, small);
+  const rejected = (route, body, param, phrase) => refused(route, body, param, phrase, small);
   const ids = (n) => Array(n).fill(100);
-  await refused(COMPLETIONS, { prompt: ids(L - 48), max_tokens: 100 }, 'input_tokens',
+  await rejected(COMPLETIONS, { prompt: ids(L - 48), max_tokens: 100 }, 'input_tokens',
     `maximum context length is ${L} tokens. However, you requested 100 output tokens and your prompt contains ${L - 48} input tokens`);
-  const chat = await ok(CHAT, { messages: user('a b '.repeat(970)), temperature: 0, ignore_eos: true });
+  const chat = await taken(CHAT, { messages: user('a b '.repeat(80)), temperature: 0, ignore_eos: true });
   assert.equal(chat.choices[0].finish_reason, 'length');
   assert.equal(chat.usage.total_tokens, L);
-  await refused(COMPLETIONS, { prompt: ids(L), max_tokens: 1 }, 'input_tokens');
-  const last = await ok(COMPLETIONS, { prompt: ids(L - 1), max_tokens: 1, ignore_eos: true });
+  await rejected(COMPLETIONS, { prompt: ids(L), max_tokens: 1 }, 'input_tokens');
+  const last = await taken(COMPLETIONS, { prompt: ids(L - 1), max_tokens: 1, ignore_eos: true });
   assert.equal(last.usage.completion_tokens, 1);
   assert.equal(last.choices[0].finish_reason, 'length');
-  assert.equal((await ok(COMPLETIONS, { prompt: ids(10), ignore_eos: true })).usage.completion_tokens, 16);
-  await refused(COMPLETIONS, { prompt: ids(L - 15) }, 'input_tokens', 'you requested 16 output tokens');
-  assert.equal((await ok(COMPLETIONS, { prompt: ids(L - 16), ignore_eos: true })).usage.completion_tokens, 16);
-  const newer = await ok(CHAT, { messages: user('x'), max_tokens: 8, max_completion_tokens: 3, ignore_eos: true });
+  assert.equal((await taken(COMPLETIONS, { prompt: ids(10), ignore_eos: true })).usage.completion_tokens, 16);
+  await rejected(COMPLETIONS, { prompt: ids(L - 15) }, 'input_tokens', 'you requested 16 output tokens');
+  assert.equal((await taken(COMPLETIONS, { prompt: ids(L - 16), ignore_eos: true })).usage.completion_tokens, 16);
+  const newer = await taken(CHAT, { messages: user('x'), max_tokens: 8, max_completion_tokens: 3, ignore_eos: true });
   assert.equal(newer.usage.completion_tokens, 3);
-  for (const max_tokens of [0, -1]) await refused(COMPLETIONS, { prompt: 'x', max_tokens }, 'max_tokens', 'max_tokens must be at least 1');
-  for (const raw of ['2.5', '99999999999999999999']) await refused(COMPLETIONS, `{"prompt":"x","max_tokens":${raw}}`);
-  assert.equal((await ok(COMPLETIONS, { prompt: 'x', max_tokens: '8', ignore_eos: true })).usage.completion_tokens, 8);
-});
+  for (const max_tokens of [0, -1]) await rejected(COMPLETIONS, { prompt: 'x', max_tokens }, 'max_tokens', 'max_tokens must be at least 1');
+  for (const raw of ['2.5', '99999999999999999999']) await rejected(COMPLETIONS, `{"prompt":"x","max_tokens":${raw}}`);
+  assert.equal((await taken(COMPLETIONS, { prompt: 'x', max_tokens: '8', ignore_eos: true })).usage.completion_tokens, 8);
+}));
 
 test('a prompt is cut only when asked, at the side asked for', async () => {
   const ids = Array.from({ length: 50 }, (_, i) => 200 + i);
@@ -479,7 +483,7 @@ for (const [field, good, bad] of [
 }
 
 test('a seed gives the same tokens whatever runs beside it', async () => {
-  const R = { prompt: 'Once', temperature: 1, top_p: 0.9, seed: 7, max_tokens: 48, ignore_eos: true, return_token_ids: true };
+  const R = { prompt: 'Once', temperature: 1, top_p: 0.9, seed: 7, max_tokens: isSlow ? 16 : 48, ignore_eos: true, return_token_ids: true };
   const ids = async (body) => (await ok(COMPLETIONS, body)).choices.map((c) => c.token_ids);
   const [alone] = await ids(R);
   assert.deepEqual((await ids(R))[0], alone);
@@ -637,7 +641,7 @@ const children = (launcher) => execFileSync('ps', ['--no-headers', '-o', 'pid,ar
 
 test('several API servers share port, limits and metrics; one that dies takes its own connections alone', async () => {
   await withServer(['--api-server-count', '2', '--max-num-queued-reqs', '6'], {}, async (other) => {
-    const body = { prompt: 'x', max_tokens: 1200, ignore_eos: true, temperature: 0, stream: true };
+    const body = { prompt: 'x', max_tokens: isSlow ? 250 : 1200, ignore_eos: true, temperature: 0, stream: true };
     const open = () => new Promise((resolve) => { // one connection with a long stream
       const stream = { text: '', done: false };
       const json = JSON.stringify(body);
