@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "api_server/http_server.h"
+#include "base/buf.h"
 #include "base/memory.h"
 
 enum { MAX_TURNS = 20000 };
@@ -35,6 +36,14 @@ static void on_close(void *context)
 {
     struct run *run = context;
     run->num_open--;
+}
+
+static void on_fault(void *context, struct str peer, int32_t status, const char *reason,
+                     struct buf *body)
+{
+    (void)context;
+    CHECK(status >= 400 && status < 600);
+    buf_printf(body, "{\"peer\":%d,\"reason\":\"%s\"}", peer.len > 0, reason);
 }
 
 static void on_request(void *context, struct http_exchange *x)
@@ -149,6 +158,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .keep_alive_timeout_s = 5,
         .body_timeout_s = 5,
         .on_request = on_request,
+        .on_fault = on_fault,
         .context = &run,
     };
     struct error err = {0};
