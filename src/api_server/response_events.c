@@ -175,6 +175,8 @@ void event_readers_tick(struct api_server *server)
 
 void event_readers_drop_all(struct api_server *server)
 {
-    while (server->event_readers)
-        api_call_drop(end_reader(server->event_readers));
+    for (struct event_reader *reader = server->event_readers, *next; reader; reader = next) {
+        next = reader->next;
+        api_call_drop(end_reader(reader));
+    }
 }
