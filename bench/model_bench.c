@@ -11,6 +11,7 @@
 // them; elsewhere beside READ_GBS and TFLOPS of the environment. Where a figure is a target, the
 // last table compares them.
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +57,7 @@ struct bench {
     int32_t *blocks; // [MAX_BATCH, blocks_per_seq]
     struct sampling_params sampling;
     double read_bytes_per_s, flop_per_s;
+    double experts_share; // of all experts, those that a token is sent to; 0: there are none
     int32_t num_results;
     struct result results[MAX_RESULTS];
 };
@@ -70,6 +72,20 @@ static double number_of(const char *name, double otherwise)
 {
     const char *text = getenv(name);
     return text ? strtod(text, NULL) : otherwise;
+}
+
+/** Of a mixture of experts, the share that a token is sent to; 0 for a dense model. */
+static double experts_share(const struct model_config *model, const struct engine_config *config)
+{
+    struct error err = {0};
+    int32_t num_experts, top_k;
+    if (config->weight_kind_bytes[WEIGHT_KIND_EXPERTS] == 0)
+        return 0;
+    if ((hf_config_get_int(model, "num_experts", &num_experts, &err) != STATUS_OK &&
+         hf_config_get_int(model, "num_local_experts", &num_experts, &err) != STATUS_OK) ||
+        hf_config_get_int(model, "num_experts_per_tok", &top_k, &err) != STATUS_OK)
+        die("experts", &err);
+    return (double)top_k / num_experts;
 }
 
 /** The machine's limits, or what the environment says they are; and the memory in use. */
@@ -159,6 +175,7 @@ static void open_bench(struct bench *b, const char *dir, int32_t context, bool i
     if (model_config_load(&b->model, dir, "vllm", NULL, &err) != STATUS_OK ||
         engine_config_plan(&b->config, &b->options, &b->model, &err) != STATUS_OK)
         die(dir, &err);
+    b->experts_share = experts_share(&b->model, &b->config);
     int64_t start_ns = clock_monotonic_ns();
     if (executor_create(&b->executor, &b->config, NULL, &err) != STATUS_OK)
         die(dir, &err);
@@ -168,8 +185,9 @@ static void open_bench(struct bench *b, const char *dir, int32_t context, bool i
            b->options.batch_invariant ? ", batch-invariant" : "");
     print_memory(b, used_before);
     b->blocks_per_seq = (int32_t)ceil_div(b->config.max_model_len, b->config.kv_cache.block_size);
-    b->tokens = xcalloc((size_t)b->config.max_model_len + 1, sizeof(int32_t));
-    for (int32_t i = 0; i <= b->config.max_model_len; i++)
+    int32_t num_tokens = b->config.max_model_len + 1 + MAX_BATCH; // every sequence's are its own
+    b->tokens = xcalloc((size_t)num_tokens, sizeof(int32_t));
+    for (int32_t i = 0; i < num_tokens; i++)
         b->tokens[i] = (int32_t)((uint32_t)i * 2654435761u >> 16) % b->model.vocab_size;
     b->blocks = xcalloc((size_t)MAX_BATCH * (size_t)b->blocks_per_seq, sizeof(int32_t));
 }
@@ -201,6 +219,44 @@ struct decode_step {
 
 enum { DECODE_STEPS = 60, DECODE_WARM_UP = 10 };
 
+/** Layers of every group keep their keys and values in the same blocks: a block holds as many bytes
+ *  of each group, and what is read is the same. */
+static void give_blocks(const struct bench *b, struct scheduled_row *row, int32_t *blocks,
+                        int32_t num_blocks)
+{
+    for (int32_t g = 0; g < b->config.kv_cache.num_groups; g++) {
+        row->num_new_blocks[g] = num_blocks;
+        row->new_blocks[g] = blocks;
+    }
+}
+
+/** Bytes of weights that a step of `batch` tokens reads; of the experts those that at least one of
+ *  the tokens is sent to, as if they chose independently. */
+static double weight_bytes_read(const struct bench *b, int32_t batch)
+{
+    double embedding =
+        b->model.tie_word_embeddings ? 0 : (double)b->model.vocab_size * b->model.hidden_size * 2;
+    double experts = (double)b->config.weight_kind_bytes[WEIGHT_KIND_EXPERTS];
+    double idle = b->experts_share > 0 ? pow(1 - b->experts_share, batch) : 0;
+    return (double)b->config.weight_bytes - embedding - experts * idle;
+}
+
+/** Bytes of keys and values that a sequence of `context` tokens reads. */
+static double cache_bytes_read(const struct bench *b, int32_t context)
+{
+    const struct kv_cache_config *cache = &b->config.kv_cache;
+    double layer_token_bytes =
+               (double)cache->block_bytes / cache->block_size / cache->layers_per_group,
+           sum = 0;
+    for (int32_t g = 0; g < cache->num_groups; g++) {
+        const struct kv_cache_group *group = &cache->groups[g];
+        int32_t num_tokens =
+            group->kind == KV_CACHE_GROUP_SLIDING ? min_i32(group->window, context) : context;
+        sum += layer_token_bytes * group->num_layers * num_tokens;
+    }
+    return sum;
+}
+
 /** Step `i` of `batch` sequences that begin with `context` computed tokens (their cache holds what
  *  it holds): one token of each. */
 static void fill_decode_step(struct bench *b, struct decode_step *step, int32_t i, int32_t batch,
@@ -229,10 +285,9 @@ static void fill_decode_step(struct bench *b, struct decode_step *step, int32_t 
                                                      .request_id = (uint64_t)s + 1,
                                                      .num_prompt_tokens = context,
                                                      .num_tokens = context,
-                                                     .token_ids = b->tokens,
+                                                     .token_ids = b->tokens + s,
                                                      .sampling = &b->sampling};
-        step->rows[s].num_new_blocks[0] = num_blocks;
-        step->rows[s].new_blocks[0] = blocks;
+        give_blocks(b, &step->rows[s], blocks, num_blocks);
     }
 }
 
@@ -274,10 +329,7 @@ static void bench_decode(struct bench *b, int32_t batch, int32_t context)
     if ((int64_t)batch * num_blocks > b->config.kv_cache.num_blocks)
         return;
     double time = time_decode(b, batch, context, 1);
-    double embedding =
-        b->model.tie_word_embeddings ? 0 : (double)b->model.vocab_size * b->model.hidden_size * 2;
-    double bytes = (double)b->config.weight_bytes - embedding +
-                   (double)batch * context * (double)b->config.kv_cache.block_bytes / block_size;
+    double bytes = weight_bytes_read(b, batch) + batch * cache_bytes_read(b, context);
     printf("decode  batch %4d context %5d: %7.3f ms a step, %8.0f tok/s, reading takes %7.3f ms "
            "(%.0f %%)",
            batch, context, time * 1e3, batch / time, bytes / b->read_bytes_per_s * 1e3,
@@ -312,13 +364,12 @@ static double run_prefill(struct bench *b, int32_t length, int32_t num_prompts)
                                                          .request_id = (uint64_t)s + 1,
                                                          .num_prompt_tokens = length,
                                                          .num_tokens = length,
-                                                         .token_ids = b->tokens,
+                                                         .token_ids = b->tokens + s,
                                                          .sampling = &b->sampling};
             finished[s] = s;
             if (done > 0)
                 continue;
-            rows[s].num_new_blocks[0] = num_blocks;
-            rows[s].new_blocks[0] = b->blocks + s * num_blocks;
+            give_blocks(b, &rows[s], b->blocks + s * num_blocks, num_blocks);
         }
         const struct scheduler_output step = {.num_new_requests = done == 0 ? num_prompts : 0,
                                               .new_requests = requests,
@@ -346,8 +397,12 @@ static void bench_prefill(struct bench *b, int32_t length, int32_t num_prompts)
     for (int32_t i = 0; i < ROUNDS; i++)
         times[i] = run_prefill(b, length, num_prompts);
     qsort(times, ROUNDS, sizeof(double), compare);
+    double idle_experts =
+        b->experts_share > 0
+            ? (1 - b->experts_share) * (double)b->config.weight_kind_bytes[WEIGHT_KIND_EXPERTS] / 2
+            : 0;
     double layers =
-        (double)b->config.weight_bytes / 2 -
+        (double)b->config.weight_bytes / 2 - idle_experts -
         (b->model.tie_word_embeddings ? 1.0 : 2.0) * b->model.vocab_size * b->model.hidden_size;
     double attention = 2.0 * length * length * b->model.num_attention_heads * b->model.head_dim *
                        b->model.num_hidden_layers; // half of the square is masked
