@@ -66,7 +66,10 @@ for (const one of cases) {
       const got = top[`token_id:${id}`];
       assert.ok(got !== undefined, `token ${id} is among the ten likeliest`);
       const gap = got - top[`token_id:${best.id}`];
-      assert.ok(Math.abs(gap - (logit - best.logit)) < tolerance, `token ${id}: ${gap} for ${logit - best.logit}`);
+      const expected = logit - best.logit;
+      // Of a larger difference rounding takes more.
+      const allowed = isRounded ? tolerance * (1 - expected / 16) : tolerance;
+      assert.ok(Math.abs(gap - expected) < allowed, `token ${id}: ${gap} for ${expected}`);
     }
   });
 }
