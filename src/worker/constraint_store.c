@@ -76,6 +76,8 @@ const uint32_t *constraint_store_acquire(struct constraint_store *store, const u
             return a->words;
         }
     }
+    uint32_t *copy = xmalloc(size);
+    memcpy(copy, words, size);
     make_room(store, num_words);
     if (store->num_automata == store->automata_capacity) {
         store->automata_capacity = 2 * store->automata_capacity + 16;
@@ -85,13 +87,12 @@ const uint32_t *constraint_store_acquire(struct constraint_store *store, const u
     struct stored_automaton *a = &store->automata[store->num_automata++];
     *a = (struct stored_automaton){.hash = hash,
                                    .id = ++store->last_id,
-                                   .words = xmalloc(size),
+                                   .words = copy,
                                    .num_words = num_words,
                                    .num_users = 1};
-    memcpy(a->words, words, size);
     store->num_words += num_words;
     *id = a->id;
-    return a->words;
+    return copy;
 }
 
 void constraint_store_release(struct constraint_store *store, uint64_t id)
