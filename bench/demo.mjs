@@ -94,7 +94,7 @@ try {
     '--output-dir', folder, '--plot', 'docs/sweep.svg'];
   const table = await run(sweep);
   block(`vllm ${show(sweep).replaceAll(url, 'http://localhost:8000').replaceAll(folder, 'results')}`,
-    table.slice(table.lastIndexOf('\n    rate') + 1, table.indexOf('Results saved')));
+    table.slice(table.lastIndexOf('\npoint ') + 1, table.indexOf('Results saved')));
   console.log('\n![throughput against latency](../../docs/sweep.svg)');
 } finally {
   server.kill('SIGTERM');
