@@ -160,6 +160,16 @@ static void add(struct world *w, struct engine_request *r)
     engine_client_add(w->client, r);
 }
 
+/** Adds it, and lets the first engine greet the server and hear of it. */
+static void add_to_engine(struct world *w, struct engine_request *r)
+{
+    add(w, r);
+    engine_is(w, 1, ENGINE_STATE_READY);
+    EXCHANGE_UNTIL(w, count_heard(w, MESSAGE_HELLO) == 1);
+    welcome(w, 1);
+    EXCHANGE_UNTIL(w, count_heard(w, MESSAGE_ADD) == 1);
+}
+
 static void a_request_waits_for_the_welcome_and_is_sent_once(void **state)
 {
     struct world *w = *state;
@@ -213,11 +223,7 @@ static void a_new_engine_gets_the_tokens_so_far_and_old_words_are_dropped(void *
 {
     struct world *w = *state;
     struct engine_request r;
-    add(w, &r);
-    engine_is(w, 1, ENGINE_STATE_READY);
-    EXCHANGE_UNTIL(w, count_heard(w, MESSAGE_HELLO) == 1);
-    welcome(w, 1);
-    EXCHANGE_UNTIL(w, count_heard(w, MESSAGE_ADD) == 1);
+    add_to_engine(w, &r);
     give_token(w, r.core.request_id, 7);
     give_token(w, r.core.request_id, 8);
     EXCHANGE_UNTIL(w, r.core.num_output_tokens == 2);
@@ -237,11 +243,7 @@ static void a_server_that_was_dropped_greets_again_and_resumes(void **state)
 {
     struct world *w = *state;
     struct engine_request r;
-    add(w, &r);
-    engine_is(w, 1, ENGINE_STATE_READY);
-    EXCHANGE_UNTIL(w, count_heard(w, MESSAGE_HELLO) == 1);
-    welcome(w, 1);
-    EXCHANGE_UNTIL(w, count_heard(w, MESSAGE_ADD) == 1);
+    add_to_engine(w, &r);
     give_token(w, r.core.request_id, 7);
     EXCHANGE_UNTIL(w, r.core.num_output_tokens == 1);
     give_token(w, r.core.request_id, 8); // still in the queue
