@@ -159,37 +159,85 @@ DEVICE float bf16_high(uint32_t pair)
     return __uint_as_float(pair & 0xffff0000u);
 }
 
-DEVICE void unpack_bf16x8(uint4 v, float out[8])
+/** Whether T, the type of activations and weights (__nv_bfloat16 or __half), is the latter. */
+template <typename T> constexpr bool IS_F16 = false;
+template <> constexpr bool IS_F16<__half> = true;
+
+DEVICE float to_f32(__nv_bfloat16 v)
+{
+    return __bfloat162float(v);
+}
+
+DEVICE float to_f32(__half v)
+{
+    return __half2float(v);
+}
+
+/** Rounded; what float16 cannot hold becomes its largest number. */
+template <typename T> DEVICE T from_f32(float v)
+{
+    if constexpr (IS_F16<T>)
+        return __ushort_as_half((unsigned short)pack_f16(v, 0.0f));
+    else
+        return __float2bfloat16(v);
+}
+
+/** Two elements in a word, the first in its lower half. */
+template <typename T> DEVICE uint32_t pack_pair(float lo, float hi)
+{
+    return pack_half<IS_F16<T>>(lo, hi);
+}
+
+template <typename T> DEVICE float2 unpack_pair(uint32_t pair)
+{
+    if constexpr (IS_F16<T>)
+        return __half22float2(*(const __half2 *)&pair);
+    else
+        return make_float2(bf16_low(pair), bf16_high(pair));
+}
+
+template <typename T> DEVICE void unpack8(uint4 v, float out[8])
 {
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        out[2 * i] = bf16_low(words[i]);
-        out[2 * i + 1] = bf16_high(words[i]);
+        float2 pair = unpack_pair<T>(words[i]);
+        out[2 * i] = pair.x;
+        out[2 * i + 1] = pair.y;
     }
+}
+
+template <typename T> DEVICE uint4 pack8(const float in[8])
+{
+    return make_uint4(pack_pair<T>(in[0], in[1]), pack_pair<T>(in[2], in[3]),
+                      pack_pair<T>(in[4], in[5]), pack_pair<T>(in[6], in[7]));
+}
+
+DEVICE void unpack_bf16x8(uint4 v, float out[8])
+{
+    unpack8<__nv_bfloat16>(v, out);
 }
 
 DEVICE uint4 pack_bf16x8(const float in[8])
 {
-    return make_uint4(pack_bf16(in[0], in[1]), pack_bf16(in[2], in[3]), pack_bf16(in[4], in[5]),
-                      pack_bf16(in[6], in[7]));
+    return pack8<__nv_bfloat16>(in);
 }
 
 /** UNIT neighbouring elements: one access where rows consist of eights, else one by one. */
-template <int UNIT> DEVICE void load_unit(float v[UNIT], const __nv_bfloat16 *src)
+template <int UNIT, typename T> DEVICE void load_unit(float v[UNIT], const T *src)
 {
     if constexpr (UNIT == 8)
-        unpack_bf16x8(*(const uint4 *)src, v);
+        unpack8<T>(*(const uint4 *)src, v);
     else
-        v[0] = __bfloat162float(*src);
+        v[0] = to_f32(*src);
 }
 
-template <int UNIT> DEVICE void store_unit(__nv_bfloat16 *dst, const float v[UNIT])
+template <int UNIT, typename T> DEVICE void store_unit(T *dst, const float v[UNIT])
 {
     if constexpr (UNIT == 8)
-        *(uint4 *)dst = pack_bf16x8(v);
+        *(uint4 *)dst = pack8<T>(v);
     else
-        *dst = __float2bfloat16(v[0]);
+        *dst = from_f32<T>(*v);
 }
 
 /** Two e4m3 numbers (low byte first) as f16x2; exact. */

@@ -65,10 +65,11 @@ static bool allocate_plan(struct cuda_backend *cuda, struct decode_plan *p, int3
 }
 
 /** This step's plan; NULL when there is no room for one. */
-static struct decode_plan *plan_of(struct cuda_backend *cuda, const struct kv_cache *cache,
+static struct decode_plan *plan_of(struct device *dev, const struct kv_cache *cache,
                                    const struct attention_batch *batch,
                                    const struct attention_params *params)
 {
+    struct cuda_backend *cuda = cuda_backend_of(dev);
     struct cuda_plans *plans = cuda->plans;
     int32_t max_seqs = max_i32(batch->max_seqs, batch->num_seqs);
     struct decode_plan *p = NULL;
@@ -91,7 +92,7 @@ static struct decode_plan *plan_of(struct cuda_backend *cuda, const struct kv_ca
         return NULL;
     p->plan.is_settled = p->seq_lens == batch->seq_lens && p->num_seqs == batch->num_seqs;
     if (!p->plan.is_settled) {
-        const struct cuda_launch launch = cuda_launch_of(cuda);
+        const struct cuda_launch launch = cuda_launch_of(dev);
         attention_decode_plan_build(&launch, &p->plan, batch->seq_lens, batch->num_seqs,
                                     params->window);
         p->seq_lens = batch->seq_lens;
@@ -144,13 +145,13 @@ void cuda_attention(struct device *dev, struct tensor out, struct tensor q,
 {
     assert(cache->dtype == DTYPE_BF16 || cache->dtype == DTYPE_F8_E4M3);
     struct cuda_backend *cuda = cuda_backend_of(dev);
-    const struct cuda_launch launch = cuda_launch_of(cuda);
+    const struct cuda_launch launch = cuda_launch_of(dev);
     bool is_fast = cuda_attention_supports(cache->head_dim, cache->block_size);
     struct decode_plan *plan = NULL;
     // Where a sequence is cut for decoding depends on the batch; the other kernel cuts none, and
     // gives a token the same result alone, in a chunk and among others.
     if (is_fast && batch->max_query_len == 1 && !dev->is_batch_invariant)
-        plan = plan_of(cuda, cache, batch, params);
+        plan = plan_of(dev, cache, batch, params);
     if (plan) {
         const struct attention_decode_args args = {
             .out = out.data,
@@ -197,7 +198,7 @@ void cuda_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cac
     struct cuda_backend *cuda = cuda_backend_of(dev);
     if (cuda_attention_supports(cache->head_dim, cache->block_size) &&
         params->rot_dim / 2 % (cache->head_dim / 32) == 0) {
-        const struct cuda_launch launch = cuda_launch_of(cuda);
+        const struct cuda_launch launch = cuda_launch_of(dev);
         const struct qkv_rope_args args = {
             .qkv = qkv.data,
             .stride = qkv.row_stride,

@@ -27,9 +27,14 @@ static inline struct cuda_backend *cuda_backend_of(const struct device *dev)
 }
 
 /** What the launchers in kernels.h are given. */
-static inline struct cuda_launch cuda_launch_of(const struct cuda_backend *cuda)
+static inline struct cuda_launch cuda_launch_of(const struct device *dev)
 {
-    return (struct cuda_launch){cuda->stream, cuda->properties.multiProcessorCount};
+    const struct cuda_backend *cuda = cuda_backend_of(dev);
+    return (struct cuda_launch){
+        .stream = cuda->stream,
+        .num_sms = cuda->properties.multiProcessorCount,
+        .is_f16 = dev->activation_dtype == DTYPE_F16,
+    };
 }
 
 /** Keeps the first failure for synchronize(). */

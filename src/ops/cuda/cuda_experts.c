@@ -18,7 +18,7 @@ static struct cuda_expert_routes kernel_routes(const struct expert_routes *route
 static void table_route_experts(struct device *dev, const struct expert_routes *routes,
                                 struct tensor logits, bool renormalises)
 {
-    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    const struct cuda_launch launch = cuda_launch_of(dev);
     const struct cuda_expert_routes kernel = kernel_routes(routes);
     cuda_route_experts(&launch, &kernel, logits.data, renormalises);
 }
@@ -28,7 +28,7 @@ static void table_matmul_experts(struct device *dev, struct tensor out, struct t
                                  bool is_by_token)
 {
     assert(w->form == WEIGHT_BF16);
-    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    const struct cuda_launch launch = cuda_launch_of(dev);
     const struct expert_matmul_args args = {
         .out = out.data,
         .x = x.data,
@@ -44,7 +44,7 @@ static void table_matmul_experts(struct device *dev, struct tensor out, struct t
 static void table_combine_experts(struct device *dev, struct tensor out, struct tensor x,
                                   const struct expert_routes *routes)
 {
-    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    const struct cuda_launch launch = cuda_launch_of(dev);
     const struct cuda_expert_routes kernel = kernel_routes(routes);
     cuda_combine_experts(&launch, out.data, x.data, &kernel, (int32_t)out.shape[1]);
 }

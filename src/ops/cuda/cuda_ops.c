@@ -57,7 +57,7 @@ static void gather_scaled(struct device *dev, struct tensor out, struct tensor f
                           const int32_t *ids, float scale)
 {
     struct cuda_backend *cuda = cuda_backend_of(dev);
-    const struct cuda_launch launch = cuda_launch_of(cuda);
+    const struct cuda_launch launch = cuda_launch_of(dev);
     int64_t n = out.shape[1];
     if (is_vectors(n))
         cuda_gather_rows(&launch, out.data, from.data, ids, scale, (int32_t)out.shape[0],
@@ -91,7 +91,7 @@ static void apply_norm(struct device *dev, struct tensor out, struct tensor x, v
 {
     enum { MAX_WIDTH = 32768 };
     struct cuda_backend *cuda = cuda_backend_of(dev);
-    const struct cuda_launch launch = cuda_launch_of(cuda);
+    const struct cuda_launch launch = cuda_launch_of(dev);
     int32_t rows = (int32_t)x.shape[0], n = (int32_t)x.shape[1];
     bool is_dense = tensor_is_dense(x) && tensor_is_dense(out);
     if (is_dense && is_vectors(n) && n <= MAX_WIDTH) {
@@ -131,7 +131,7 @@ static void table_add_rms_norm(struct device *dev, struct tensor x, struct tenso
 static void table_add_post_norm(struct device *dev, struct tensor x, struct tensor residual,
                                 struct norm_params post, struct norm_params pre)
 {
-    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    const struct cuda_launch launch = cuda_launch_of(dev);
     cuda_add_post_norm(&launch, x.data, residual.data, kernel_norm(post), kernel_norm(pre),
                        (int32_t)x.shape[0], (int32_t)x.shape[1]);
 }
@@ -152,7 +152,7 @@ static void table_matmul(struct device *dev, struct tensor out, struct tensor x,
                         dev->is_batch_invariant);
         return;
     }
-    const struct cuda_launch launch = cuda_launch_of(cuda);
+    const struct cuda_launch launch = cuda_launch_of(dev);
     const struct gemv_args args = {
         .out = out.data,
         .x = x.data,
@@ -181,7 +181,7 @@ static void table_fused_matmul(struct device *dev, struct tensor out, struct ten
                                const struct weight *w, const struct matmul_fusion *fusion)
 {
     assert(table_fuses_matmul(dev, x.shape[0], w, fusion));
-    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    const struct cuda_launch launch = cuda_launch_of(dev);
     const struct gemv_args args = {
         .out = out.data,
         .x = x.data,
@@ -202,7 +202,7 @@ static void table_fused_matmul(struct device *dev, struct tensor out, struct ten
 static void table_silu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up)
 {
     struct cuda_backend *cuda = cuda_backend_of(dev);
-    const struct cuda_launch launch = cuda_launch_of(cuda);
+    const struct cuda_launch launch = cuda_launch_of(dev);
     int32_t rows = (int32_t)out.shape[0], n = (int32_t)out.shape[1];
     if (is_vectors(n))
         cuda_act_and_mul(&launch, out.data, gate_up.data, CUDA_ACTIVATION_SILU, rows, n);
@@ -213,7 +213,7 @@ static void table_silu_and_mul(struct device *dev, struct tensor out, struct ten
 static void table_gelu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up)
 {
     struct cuda_backend *cuda = cuda_backend_of(dev);
-    const struct cuda_launch launch = cuda_launch_of(cuda);
+    const struct cuda_launch launch = cuda_launch_of(dev);
     int32_t rows = (int32_t)out.shape[0], n = (int32_t)out.shape[1];
     if (is_vectors(n))
         cuda_act_and_mul(&launch, out.data, gate_up.data, CUDA_ACTIVATION_GELU_TANH, rows, n);
@@ -223,7 +223,7 @@ static void table_gelu_and_mul(struct device *dev, struct tensor out, struct ten
 
 static void table_soft_cap(struct device *dev, struct tensor x, float cap)
 {
-    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    const struct cuda_launch launch = cuda_launch_of(dev);
     cuda_soft_cap(&launch, x.data, cap, tensor_numel(x));
 }
 
@@ -242,7 +242,7 @@ static_assert((int)MAX_DEVICE_LOGPROBS == (int)CUDA_MAX_LOGPROBS, "what the kern
 static void table_sample(struct device *dev, int32_t *token_ids, struct tensor logits,
                          const struct sample_params *params)
 {
-    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    const struct cuda_launch launch = cuda_launch_of(dev);
     cuda_sample(&launch, token_ids, logits.data, logits.row_stride,
                 (const struct cuda_sampling_row *)params, (int32_t)logits.shape[0],
                 (int32_t)logits.shape[1]);
@@ -252,7 +252,7 @@ static void table_sample_logprobs(struct device *dev, const struct sampled_logpr
                                   const int32_t *token_ids, struct tensor logits,
                                   const struct sample_params *params)
 {
-    const struct cuda_launch launch = cuda_launch_of(cuda_backend_of(dev));
+    const struct cuda_launch launch = cuda_launch_of(dev);
     cuda_sample_logprobs(&launch, out->token_ids, out->logprobs, out->ranks, token_ids, logits.data,
                          logits.row_stride, (const struct cuda_sampling_row *)params,
                          (int32_t)logits.shape[0], (int32_t)logits.shape[1]);

@@ -25,6 +25,7 @@ struct CUstream_st; // cudaStream_t is a pointer to it
 struct cuda_launch {
     struct CUstream_st *stream;
     int32_t num_sms;
+    bool is_f16; // activations, weights and an unquantised cache are float16, not bfloat16
 };
 
 // ---- Attention -----------------------------------------------------------------------------
