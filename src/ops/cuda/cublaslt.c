@@ -26,8 +26,8 @@ enum {
 /** What an answer depends on. */
 struct shape {
     int64_t rows, n, k, row_stride;
-    int32_t alignment; // bytes that all addresses are multiples of
-    bool is_f32, has_bias, is_invariant;
+    int32_t alignment;                           // bytes that all addresses are multiples of
+    bool is_f16, is_f32, has_bias, is_invariant; // is_f32: of the result
 };
 
 struct choice {
@@ -138,7 +138,8 @@ struct product {
 static cublasStatus_t describe(const struct cublaslt *lt, struct product *p,
                                const struct shape *shape, const void *bias)
 {
-    cudaDataType_t out_type = shape->is_f32 ? CUDA_R_32F : CUDA_R_16BF;
+    const cudaDataType_t type = shape->is_f16 ? CUDA_R_16F : CUDA_R_16BF;
+    cudaDataType_t out_type = shape->is_f32 ? CUDA_R_32F : type;
     const cublasOperation_t transposed = CUBLAS_OP_T;
     uint64_t n = (uint64_t)shape->n, k = (uint64_t)shape->k, rows = (uint64_t)shape->rows;
     int status = lt->desc_init((cublasLtMatmulDesc_t)&p->desc, sizeof(p->desc), CUBLAS_COMPUTE_32F,
@@ -147,18 +148,16 @@ static cublasStatus_t describe(const struct cublaslt *lt, struct product *p,
                            sizeof(transposed));
     if (bias) {
         const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-        const cudaDataType_t bias_type = CUDA_R_16BF;
         status |= lt->desc_set((cublasLtMatmulDesc_t)&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
                                &epilogue, sizeof(epilogue));
         status |= lt->desc_set((cublasLtMatmulDesc_t)&p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                                &bias, sizeof(bias));
         status |= lt->desc_set((cublasLtMatmulDesc_t)&p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
-                               &bias_type, sizeof(bias_type));
+                               &type, sizeof(type));
     }
-    status |= lt->layout_init((cublasLtMatrixLayout_t)&p->weight, sizeof(p->weight), CUDA_R_16BF, k,
-                              n, shape->k);
-    status |= lt->layout_init((cublasLtMatrixLayout_t)&p->x, sizeof(p->x), CUDA_R_16BF, k, rows,
+    status |= lt->layout_init((cublasLtMatrixLayout_t)&p->weight, sizeof(p->weight), type, k, n,
                               shape->k);
+    status |= lt->layout_init((cublasLtMatrixLayout_t)&p->x, sizeof(p->x), type, k, rows, shape->k);
     status |= lt->layout_init((cublasLtMatrixLayout_t)&p->out, sizeof(p->out), out_type, n, rows,
                               shape->row_stride);
     return (cublasStatus_t)status; // of one kind is enough: only zero is success
@@ -179,8 +178,9 @@ static uint64_t shape_hash(const struct shape *shape)
     hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)shape->n;
     hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)shape->k;
     hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)shape->row_stride;
-    hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)(shape->alignment * 8 + shape->is_invariant * 4 +
-                                                   shape->is_f32 * 2 + shape->has_bias);
+    hash = hash * 0x9E3779B97F4A7C15u +
+           (uint64_t)(shape->alignment * 16 + shape->is_f16 * 8 + shape->is_invariant * 4 +
+                      shape->is_f32 * 2 + shape->has_bias);
     return hash ^ hash >> 29;
 }
 
@@ -188,7 +188,7 @@ static bool same_shape(const struct shape *a, const struct shape *b)
 {
     return a->rows == b->rows && a->n == b->n && a->k == b->k && a->row_stride == b->row_stride &&
            a->alignment == b->alignment && a->is_f32 == b->is_f32 && a->has_bias == b->has_bias &&
-           a->is_invariant == b->is_invariant;
+           a->is_f16 == b->is_f16 && a->is_invariant == b->is_invariant;
 }
 
 /** Asks the library how to compute `shape`; false if it cannot. */
@@ -207,7 +207,7 @@ static bool ask(const struct cublaslt *lt, const struct shape *shape, const void
     status |= lt->preference_init(pref, sizeof(preference));
     status |= lt->preference_set(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
                                  sizeof(workspace_bytes));
-    // Parts of a sum are added in float32, never in bfloat16.
+    // Parts of a sum are added in float32, never in the type of the operands.
     const uint32_t reductions = shape->is_invariant ? CUBLASLT_REDUCTION_SCHEME_NONE
                                                     : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     status |= lt->preference_set(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
@@ -270,6 +270,7 @@ void cublaslt_matmul(struct cuda_backend *cuda, struct tensor out, struct tensor
         .k = x.shape[1],
         .row_stride = out.row_stride,
         .alignment = alignment_of((uintptr_t)out.data | (uintptr_t)x.data | (uintptr_t)weight),
+        .is_f16 = x.dtype == DTYPE_F16,
         .is_f32 = out.dtype == DTYPE_F32,
         .has_bias = bias != NULL,
         .is_invariant = is_batch_invariant,

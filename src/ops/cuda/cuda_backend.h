@@ -57,14 +57,13 @@ void cuda_experts_fill(struct ops *ops);
 NODISCARD enum status cublaslt_open(struct cublaslt **out, struct error *err);
 void cublaslt_close(struct cublaslt *lt);
 
-/** out [rows, n] bf16 or f32 with any row stride = x [rows, k] bf16 * weight [n, k]^T + bias [n]
- *  bf16 (or NULL). `is_batch_invariant`: a row's sums are taken in one order for any number of
- *  rows. */
+/** out [rows, n] of x's type or f32, with any row stride, = x [rows, k] bf16 or f16 *
+ *  weight [n, k]^T + bias [n] (or NULL), both of x's type. `is_batch_invariant`: a row's sums are
+ *  taken in one order for any number of rows. */
 void cublaslt_matmul(struct cuda_backend *cuda, struct tensor out, struct tensor x,
                      const void *weight, const void *bias, bool is_batch_invariant);
 
-// ---- Attention (cuda_attention.c)
-// ----------------------------------------------------------------
+// ---- Attention (cuda_attention.c) ----------------------------------------------------------
 
 struct cuda_plans *cuda_plans_create(void);
 void cuda_plans_destroy(struct cuda_plans *plans);

@@ -7,8 +7,7 @@
 #include "ops/cuda/cuda_sizes.h"
 #include "ops/cuda/plain.h"
 
-// ---- Weights: bf16 as they are, the bias behind them in bf16
-// -------------------------------------
+// ---- Weights -------------------------------------------------------------------------------
 
 static void copy_bias(struct device *dev, void *dst, const float *bias, int64_t n)
 {
