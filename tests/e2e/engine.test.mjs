@@ -215,8 +215,8 @@ test('a prompt that is cached as a whole computes its last block again (P30)', a
 });
 
 test('a start that cannot hold one request says what would fit, and that fits (P31)', patient, async () => {
-  // 16 blocks of 16 tokens: 256 tokens.
-  const bytes = 16 * 16 * 8192;
+  // 16 blocks of 16 tokens: 256 tokens, of float32 on a CPU and of two bytes on a GPU.
+  const bytes = 16 * 16 * (process.env.VLLM_TARGET_DEVICE === 'cuda' ? 4096 : 8192);
   const flags = (length) => [...name, '--kv-cache-memory-bytes', String(bytes), '--block-size', '16', '--max-model-len', String(length)];
   const env = { VLLM_CPU_KVCACHE_SPACE: '' }; // it would win over the flag
   const fits = await Server.start(flags(256), { env });
@@ -230,7 +230,7 @@ test('a start that cannot hold one request says what would fit, and that fits (P
   const refused = await Server.start(unset, { wait: false, env });
   assert.notEqual(await refused.exited, 0);
   assert.match(refused.log, /2048.*\b256\b/s, refused.log.slice(-500));
-  for (const few of ['0', '16383']) {
+  for (const few of ['0', String(bytes / 16 - 1)]) {
     const none = await Server.start([...name, '--kv-cache-memory-bytes', few, '--block-size', '16'], { wait: false, env });
     assert.notEqual(await none.exited, 0);
     assert.match(none.log, /kv-cache-memory-bytes/);

@@ -89,6 +89,8 @@ async function soak(server, mixesPriorities) {
     (await server.metric('vllm:kv_cache_usage_perc')) === 0);
 
   const pids = processes(server);
+  await idle(); // the first look at /metrics loads the library that watches GPUs
+  await sleep(1000);
   const files = Object.fromEntries(Object.entries(pids).map(([kind, pid]) => [kind, numFiles(pid)]));
   const warmUp_ms = Math.min(seconds * 250, 60_000);
   await burst(warmUp_ms); // pools and tables reach their size
