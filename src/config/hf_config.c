@@ -14,6 +14,7 @@
 #include "base/memory.h"
 #include "config/hf_generation.h"
 #include "config/hf_json.h"
+#include "config/hf_quantization.h"
 #include "config/hf_rope.h"
 
 enum {
@@ -33,6 +34,7 @@ enum {
 struct hf_config {
     json_t *root;
     struct hf_json json; // text_config (or the root), then the root
+    struct quantization *quantization;
 };
 
 static bool has_prefix(const char *text, const char *prefix)
@@ -66,26 +68,6 @@ static enum status parse_identity(struct model_config *config, const struct hf_j
         return error_set_field(err, STATUS_UNSUPPORTED, "is_encoder_decoder",
                                "%s: %.64s is an encoder-decoder model, which is not supported",
                                json->name, config->architecture);
-    return STATUS_OK;
-}
-
-static enum status refuse_quantization(const struct hf_json *json, struct error *err)
-{
-    static const char *const keys[] = {"quantization_config", "compression_config"};
-    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
-        const json_t *value = NULL;
-        TRY(hf_json_object(json, keys[i], &value, err));
-        if (!value)
-            continue;
-        struct hf_json own = {json->name, value, NULL};
-        const char *method = "unnamed";
-        TRY(hf_json_string(&own, "quant_method", HF_JSON_OPTIONAL, &method, err));
-        return error_set_field(err, STATUS_UNSUPPORTED, keys[i],
-                               "%s: the checkpoint is quantized (\"%s\", method %.64s), which is "
-                               "not supported yet; use the original bfloat16, float16 or float32 "
-                               "checkpoint",
-                               json->name, keys[i], method);
-    }
     return STATUS_OK;
 }
 
@@ -288,7 +270,8 @@ static enum status parse_all(struct model_config *config, json_t *root, const ch
 
     const struct hf_json *json = &raw->json;
     TRY(parse_identity(config, json, root, err));
-    TRY(refuse_quantization(json, err));
+    TRY(hf_quantization_parse(&raw->quantization, json, &config->arena, err));
+    config->quantization = raw->quantization;
     TRY(refuse_old_names(config, json, err));
     TRY(parse_dtype(config, json, err));
     TRY(parse_sizes(config, json, err));
@@ -334,8 +317,10 @@ void model_config_deinit(struct model_config *config)
 {
     if (!config)
         return;
-    if (config->raw)
+    if (config->raw) {
+        hf_quantization_destroy(config->raw->quantization);
         json_decref(config->raw->root);
+    }
     arena_deinit(&config->arena);
     *config = (struct model_config){0};
 }

@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/str.h"
+#include "config/quantization.h"
 
 enum rope_type {
     ROPE_DEFAULT,
@@ -65,7 +66,8 @@ struct model_config {
     struct rope_config rope;         // of layers that see everything
     struct rope_config sliding_rope; // of layers that see a window, where it is another
     bool has_sliding_rope;
-    int32_t bos_token_id;         // -1: none
+    const struct quantization *quantization; // of the checkpoint; NULL: none
+    int32_t bos_token_id;                    // -1: none
     const int32_t *eos_token_ids; // config.json's and generation_config.json's, the main one first
     int32_t num_eos_token_ids;
     struct generation_config generation;

@@ -167,8 +167,11 @@ static const struct option table[] = {
     OPT(MODEL, "seed", INT64, seed, "0", "Seed for requests without one."),
     OPT(MODEL, "max-model-len", MODEL_LEN, max_model_len, "None",
         "Longest prompt plus output; -1 or auto: what fits.", .range = "[-1,2147483647]"),
-    NOT_YET(MODEL, "quantization", STRING, "None", "Quantization method; else the checkpoint's.",
-            .alias = "-q"),
+    OPT(MODEL, "quantization", STRING, quantization, "None",
+        "Quantization method, fp8 or compressed-tensors; else the checkpoint's. With fp8 (or "
+        "fp8_per_tensor, fp8_per_channel, fp8_per_block) a checkpoint that is not quantized is, "
+        "while it loads.",
+        .alias = "-q"),
     NOT_YET(MODEL, "quantization-config", JSON_OBJECT, "None", "Quantization per kind of layer."),
     NOT_YET(MODEL, "allow-deprecated-quantization", BOOL, "False",
             "Allow deprecated quantization methods."),

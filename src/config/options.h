@@ -88,6 +88,7 @@ struct serve_options {
     const char *pooler_config; // a JSON object or NULL
     const char *hf_overrides;  // likewise
     const char *tokenizer;     // NULL: the model's
+    const char *quantization;  // as quantization_choose() takes it; NULL: the checkpoint's
     const char *dtype;         // "auto" or a dtype_parse() name
     int64_t seed;
     int64_t max_model_len;                  // 0: from the model; -1: the longest that fits

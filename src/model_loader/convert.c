@@ -76,10 +76,24 @@ static void fill_from_levels(char *dst, const char *levels, size_t size, uint64_
     }
 }
 
+/** Pairs of e4m3, which are picked together. */
+static void pair_levels(char *levels)
+{
+    for (int i = 0; i < 256; i++) {
+        int second = i * 167 & 255; // another one for each first
+        levels[2 * i] = (char)f32_to_f8_e4m3(((float)i - 127.5f) * (448 / 127.5f));
+        levels[2 * i + 1] = (char)f32_to_f8_e4m3(((float)second - 127.5f) * (448 / 127.5f));
+    }
+}
+
 struct dummy_source dummy_source(enum dtype dtype, struct str name)
 {
     bool is_norm = str_ends_with(name, STR("norm.weight"));
     struct dummy_source source = {.key = str_hash(name)};
+    if (dtype == DTYPE_F8_E4M3) {
+        pair_levels(source.levels);
+        return source;
+    }
     for (int i = 0; i < 256; i++) {
         float value = ((float)i - 127.5f) / (128 * 32);
         (void)store_value(source.levels, dtype, (size_t)i, is_norm ? 1.0f : value);
@@ -92,6 +106,12 @@ void dummy_values(void *dst, enum dtype dtype, size_t count, struct str name)
     const struct dummy_source source = dummy_source(dtype, name);
     const char *levels = source.levels;
     uint64_t key = source.key;
+    if (dtype == DTYPE_F8_E4M3) { // pairs are made up, and half of one more
+        size_t pair = count / 2;
+        if (count % 2 != 0)
+            ((char *)dst)[count - 1] = levels[2 * (mix(key + pair / 8 * 8) >> pair % 8 * 8 & 0xFF)];
+        count = pair;
+    }
     int64_t num_blocks = (int64_t)((count + BLOCK - 1) / BLOCK);
 #pragma omp parallel for if (num_blocks > 1)
     for (int64_t block = 0; block < num_blocks; block++) {

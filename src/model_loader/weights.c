@@ -14,7 +14,7 @@
 #include "model_loader/convert.h"
 #include "model_loader/weights_source.h"
 
-enum { MAX_PARTS = 4, MAX_LISTED_NAMES = 8 };
+enum { MAX_LISTED_NAMES = 8 };
 
 /** Memory that the store gives back. */
 struct weight_allocation {
@@ -186,11 +186,12 @@ static bool is_float(enum dtype dtype)
     return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
-enum status weights_find_source(const struct weights *w, struct full_name name, int64_t rows,
-                                int64_t cols, struct source *out, struct error *err)
+static enum status find_source(const struct weights *w, struct full_name name, int64_t rows,
+                               int64_t cols, bool is_f8, struct source *out, struct error *err)
 {
     struct weight_store *store = w->store;
-    *out = (struct source){.name = name, .dtype = store->options.model_dtype};
+    *out =
+        (struct source){.name = name, .dtype = is_f8 ? DTYPE_F8_E4M3 : store->options.model_dtype};
     if (cols < 1 || rows == 0 ||
         !size_mul(&out->count, (size_t)(rows < 0 ? 1 : rows), (size_t)cols))
         return error_set(err, STATUS_INVALID, "%s: its size would be [%" PRId64 ", %" PRId64 "]",
@@ -205,17 +206,18 @@ enum status weights_find_source(const struct weights *w, struct full_name name, 
     bool fits = rows < 0
                     ? tensor->ndim == 1 && tensor->shape[0] == cols
                     : tensor->ndim == 2 && tensor->shape[0] == rows && tensor->shape[1] == cols;
-    if (!fits || !is_float(tensor->dtype)) {
+    bool is_known = is_f8 ? tensor->dtype == DTYPE_F8_E4M3 : is_float(tensor->dtype);
+    if (!fits || !is_known) {
         struct arena arena = {0};
         char expected[64];
         if (rows < 0)
             snprintf(expected, sizeof(expected), "[%" PRId64 "]", cols);
         else
             snprintf(expected, sizeof(expected), "[%" PRId64 ", %" PRId64 "]", rows, cols);
-        enum status status = error_set(err, fits ? STATUS_UNSUPPORTED : STATUS_INVALID,
-                                       "%s: found %s, expected %s%s (%s)", name.text,
-                                       safetensor_describe(tensor, &arena),
-                                       fits ? "F32, F16 or BF16 " : "", expected, tensor->file);
+        enum status status = error_set(
+            err, fits ? STATUS_UNSUPPORTED : STATUS_INVALID, "%s: found %s, expected %s%s (%s)",
+            name.text, safetensor_describe(tensor, &arena),
+            fits ? is_f8 ? "F8_E4M3 " : "F32, F16 or BF16 " : "", expected, tensor->file);
         arena_deinit(&arena);
         return status;
     }
@@ -223,6 +225,29 @@ enum status weights_find_source(const struct weights *w, struct full_name name, 
     out->tensor = tensor;
     out->dtype = tensor->dtype;
     return STATUS_OK;
+}
+
+enum status weights_find_source(const struct weights *w, struct full_name name, int64_t rows,
+                                int64_t cols, struct source *out, struct error *err)
+{
+    return find_source(w, name, rows, cols, false, out, err);
+}
+
+enum status weights_find_f8(const struct weights *w, struct full_name name, int64_t rows,
+                            int64_t cols, struct source *out, struct error *err)
+{
+    return find_source(w, name, rows, cols, true, out, err);
+}
+
+const struct safetensor *weights_find_tensor(const struct weights *w, struct full_name name)
+{
+    struct weight_store *store = w->store;
+    int64_t index =
+        store->options.is_dummy ? -1 : checkpoint_find(&store->checkpoint, str_from(name.text));
+    if (index < 0)
+        return NULL;
+    store->is_used[index] = true;
+    return store->checkpoint.tensors[index];
 }
 
 enum dtype weights_kept_dtype(const struct weight_store *store, const struct source *source)
@@ -238,13 +263,17 @@ static enum status read_source(void *out, enum dtype dtype, const struct source 
         dummy_values(out, dtype, source->count, str_from(source->name.text));
         return STATUS_OK;
     }
+    if (dtype == DTYPE_F8_E4M3) {
+        memcpy(out, source->tensor->data, source->count);
+        return STATUS_OK;
+    }
     if (!convert_values(out, dtype, source->tensor->data, source->dtype, source->count))
         return error_set(err, STATUS_INVALID, "%s: a value is too large for %s (%s)",
                          source->name.text, dtype_name(dtype), source->tensor->file);
     return STATUS_OK;
 }
 
-static enum status host_alloc(void **out, size_t size_bytes, struct error *err)
+enum status weights_host_alloc(void **out, size_t size_bytes, struct error *err)
 {
     size_t rounded;
     if (!size_add(&rounded, size_bytes, 63))
@@ -311,11 +340,9 @@ enum status weights_scalar(const struct weights *w, const char *name, float *out
     struct weight_store *store = w->store;
     struct full_name full = weights_full_name(w, name, "");
     *out = 0;
-    int64_t index =
-        store->options.is_dummy ? -1 : checkpoint_find(&store->checkpoint, str_from(full.text));
-    if (index < 0)
+    const struct safetensor *tensor = weights_find_tensor(w, full);
+    if (!tensor)
         return STATUS_OK;
-    const struct safetensor *tensor = store->checkpoint.tensors[index];
     bool fits = tensor->ndim == 0 || (tensor->ndim == 1 && tensor->shape[0] == 1);
     if (!fits || !is_float(tensor->dtype)) {
         struct arena arena = {0};
@@ -326,7 +353,6 @@ enum status weights_scalar(const struct weights *w, const char *name, float *out
         arena_deinit(&arena);
         return status;
     }
-    store->is_used[index] = true;
     float value = 0;
     bool is_read = convert_values(&value, DTYPE_F32, tensor->data, tensor->dtype, 1);
     CHECK(is_read); // float32 holds them all
@@ -345,6 +371,8 @@ enum weight_form weights_form_of(enum dtype dtype)
         return WEIGHT_F16;
     case DTYPE_BF16:
         return WEIGHT_BF16;
+    case DTYPE_F8_E4M3:
+        return WEIGHT_F8_E4M3;
     default:
         assert(dtype == DTYPE_F32);
         return WEIGHT_F32;
@@ -373,7 +401,7 @@ enum status weights_join_sources(const struct weights *w, const struct source *s
     size_t size_bytes;
     if (!size_mul(&size_bytes, count, dtype_size(dtype)))
         return error_set(err, STATUS_TOO_LARGE, "%s: too large", sources[0].name.text);
-    TRY(host_alloc(copy, size_bytes, err));
+    TRY(weights_host_alloc(copy, size_bytes, err));
     char *end = *copy;
     for (size_t i = 0; i < num_sources; i++) {
         TRY(read_source(end, dtype, &sources[i], err));
@@ -383,10 +411,9 @@ enum status weights_join_sources(const struct weights *w, const struct source *s
     return STATUS_OK;
 }
 
-/** Hands a weight to the backend and settles who owns its memory; `copy` (or NULL) is the host's
- *  copy behind w->data. */
-static enum status prepare(struct weight_store *store, enum weight_kind kind, struct weight *weight,
-                           void *copy, int64_t size_bytes, struct error *err)
+enum status weights_prepare(struct weight_store *store, enum weight_kind kind,
+                            struct weight *weight, void *copy, int64_t size_bytes,
+                            struct error *err)
 {
     struct device *dev = store->dev;
     bool is_plan = store->options.mode == WEIGHTS_PLAN;
@@ -408,11 +435,13 @@ static enum status prepare(struct weight_store *store, enum weight_kind kind, st
     return status;
 }
 
-static enum status load_bias(const struct weights *w, const struct weights_part *parts,
-                             size_t num_parts, int64_t out_features, const void **out,
-                             struct error *err)
+enum status weights_load_bias(const struct weights *w, const struct weights_part *parts,
+                              size_t num_parts, const void **out, struct error *err)
 {
     struct weight_store *store = w->store;
+    int64_t out_features = 0;
+    for (size_t i = 0; i < num_parts; i++)
+        out_features += parts[i].out_features;
     weights_count_bytes(store, weights_kind_of(weights_full_name(w, parts[0].module, ".bias").text),
                         out_features * (int64_t)sizeof(float), 0);
     float *bias = NULL;
@@ -434,7 +463,8 @@ static enum status load_bias(const struct weights *w, const struct weights_part 
 bool weights_makes_up(const struct weight_store *store, enum dtype dtype)
 {
     return store->options.is_dummy && store->options.mode == WEIGHTS_LOAD &&
-           store->dev->ops.make_up && dtype_size(dtype) == sizeof(uint16_t);
+           store->dev->ops.make_up &&
+           (dtype_size(dtype) == sizeof(uint16_t) || dtype == DTYPE_F8_E4M3);
 }
 
 void weights_make_up(const struct weight_store *store, void *dst, const struct source *sources,
@@ -443,19 +473,69 @@ void weights_make_up(const struct weight_store *store, void *dst, const struct s
     char *end = dst;
     for (size_t i = 0; i < num_sources; i++) {
         const struct dummy_source from = dummy_source(dtype, str_from(sources[i].name.text));
-        store->dev->ops.make_up(store->dev, end, from.levels, from.key, sources[i].count);
+        size_t count = dtype == DTYPE_F8_E4M3 ? sources[i].count / 2 : sources[i].count;
+        store->dev->ops.make_up(store->dev, end, from.levels, from.key, count);
         end += sources[i].count * dtype_size(dtype);
     }
 }
 
-/** Whether each parameter but the first begins where whole groups of values can be written. */
-static bool is_aligned(const struct source *sources, size_t num_sources)
+/** Whether a device can make up these parameters: each but the first begins where whole groups of
+ *  values can be written, and pairs of e4m3 are whole. */
+static bool is_aligned(const struct source *sources, size_t num_sources, enum dtype dtype)
 {
+    const size_t group = dtype == DTYPE_F8_E4M3 ? 16 : 8;
     for (size_t i = 0; i + 1 < num_sources; i++) {
-        if (sources[i].count % 8 != 0)
+        if (sources[i].count % group != 0)
             return false;
     }
-    return true;
+    return dtype != DTYPE_F8_E4M3 || sources[num_sources - 1].count % 2 == 0;
+}
+
+enum status weights_place(const struct weights *w, const struct source *sources, size_t num_sources,
+                          enum dtype dtype, struct weight *out, struct error *err)
+{
+    enum weight_kind kind = weights_kind_of(sources[0].name.text);
+    int64_t size_bytes = out->out_features * out->in_features * (int64_t)dtype_size(dtype);
+    void *copy = NULL;
+    if (weights_makes_up(w->store, dtype) && is_aligned(sources, num_sources, dtype)) {
+        TRY(weights_prepare(w->store, kind, out, NULL, size_bytes, err));
+        weights_make_up(w->store, (void *)(uintptr_t)out->data, sources, num_sources, dtype);
+        return STATUS_OK;
+    }
+    enum status status =
+        weights_join_sources(w, sources, num_sources, dtype, &out->data, &copy, err);
+    if (status != STATUS_OK) {
+        free(copy);
+        return status;
+    }
+    return weights_prepare(w->store, kind, out, copy, size_bytes, err);
+}
+
+const struct quant_scheme *weights_scheme(const struct weights *w, const char *module)
+{
+    return quantization_scheme(w->store->options.quantization,
+                               weights_full_name(w, module, "").text);
+}
+
+/** How all parts are stored: they are multiplied as one matrix, so there is one answer. */
+static enum status find_scheme(const struct weights *w, const struct weights_part *parts,
+                               size_t num_parts, const struct quant_scheme **out, struct error *err)
+{
+    *out = weights_scheme(w, parts[0].module);
+    for (size_t i = 1; i < num_parts; i++) {
+        const struct quant_scheme *scheme = weights_scheme(w, parts[i].module);
+        if (scheme != *out)
+            return error_set(err, STATUS_UNSUPPORTED,
+                             "%s is %s, but %s, which is multiplied together with it, is %s: both "
+                             "have to be stored alike",
+                             weights_full_name(w, parts[0].module, "").text,
+                             *out ? "quantized" : "not quantized",
+                             weights_full_name(w, parts[i].module, "").text,
+                             !scheme ? "not"
+                             : *out  ? "in another way"
+                                     : "quantized");
+    }
+    return STATUS_OK;
 }
 
 enum status weights_matrix(const struct weights *w, const struct weights_part *parts,
@@ -463,6 +543,10 @@ enum status weights_matrix(const struct weights *w, const struct weights_part *p
                            struct error *err)
 {
     assert(num_parts > 0 && num_parts <= MAX_PARTS);
+    const struct quant_scheme *scheme;
+    TRY(find_scheme(w, parts, num_parts, &scheme, err));
+    if (scheme)
+        return weights_matrix_f8(w, parts, num_parts, in_features, has_bias, scheme, out, err);
     struct source sources[MAX_PARTS];
     int64_t out_features = 0;
     for (size_t i = 0; i < num_parts; i++) {
@@ -474,20 +558,8 @@ enum status weights_matrix(const struct weights *w, const struct weights_part *p
     *out = (struct weight){
         .form = weights_form_of(dtype), .out_features = out_features, .in_features = in_features};
     if (has_bias)
-        TRY(load_bias(w, parts, num_parts, out_features, &out->bias, err));
-    int64_t size_bytes = out_features * in_features * (int64_t)dtype_size(dtype);
-    void *copy = NULL;
-    if (weights_makes_up(w->store, dtype) && is_aligned(sources, num_parts)) {
-        TRY(prepare(w->store, weights_kind_of(sources[0].name.text), out, NULL, size_bytes, err));
-        weights_make_up(w->store, (void *)(uintptr_t)out->data, sources, num_parts, dtype);
-        return STATUS_OK;
-    }
-    enum status status = weights_join_sources(w, sources, num_parts, dtype, &out->data, &copy, err);
-    if (status != STATUS_OK) {
-        free(copy);
-        return status;
-    }
-    return prepare(w->store, weights_kind_of(sources[0].name.text), out, copy, size_bytes, err);
+        TRY(weights_load_bias(w, parts, num_parts, &out->bias, err));
+    return weights_place(w, sources, num_parts, dtype, out, err);
 }
 
 enum status weights_table(const struct weights *w, const char *name, int64_t rows, int64_t cols,

@@ -18,6 +18,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/str.h"
+#include "config/quantization.h"
 #include "model_loader/checkpoint.h"
 #include "ops/ops.h"
 #include "ops/tensor.h"
@@ -26,10 +27,11 @@ enum weights_mode { WEIGHTS_PLAN, WEIGHTS_LOAD };
 
 struct weight_store_options {
     enum weights_mode mode;
-    const char *dir;        // of the checkpoint; not used for dummy values
-    bool is_dummy;          // random values instead of a checkpoint
-    bool keeps_dtype;       // matrices keep the dtype they have on disk
-    enum dtype model_dtype; // what they become otherwise; what dummy values are
+    const char *dir;                         // of the checkpoint; not used for dummy values
+    bool is_dummy;                           // random values instead of a checkpoint
+    bool keeps_dtype;                        // matrices keep the dtype they have on disk
+    enum dtype model_dtype;                  // what they become otherwise; what dummy values are
+    const struct quantization *quantization; // of linear layers; NULL: none
 };
 
 /** Memory that parameters take, in bytes. */
@@ -116,8 +118,9 @@ struct weights_part {
 /**
  * The rows of one or more matrices [out_features, in_features] under one another, prepared for the
  * backend, with their biases when `has_bias`. Parts that lie next to one another in the file are
- * used in place.
- * Errors: NOT_FOUND, INVALID (shape), UNSUPPORTED (dtype), OUT_OF_MEMORY.
+ * used in place. Where the store's quantization has a scheme for them, they are of e4m3: the
+ * checkpoint's, with its scales, or made of its values here.
+ * Errors: NOT_FOUND, INVALID (shape, scales), UNSUPPORTED (dtype), OUT_OF_MEMORY.
  */
 NODISCARD enum status weights_matrix(const struct weights *w, const struct weights_part *parts,
                                      size_t num_parts, int64_t in_features, bool has_bias,

@@ -24,10 +24,16 @@ static enum status find_parts(struct experts_load *load, int32_t expert, struct 
                               struct error *err)
 {
     struct weights inner = weights_at(load->w, "experts.%d", expert);
-    for (size_t i = 0; i < load->num_parts; i++)
+    for (size_t i = 0; i < load->num_parts; i++) {
+        if (weights_scheme(&inner, load->parts[i].module))
+            return error_set_field(err, STATUS_UNSUPPORTED, "quantization",
+                                   "%s: experts of quantized models (%s) are not supported",
+                                   weights_full_name(&inner, load->parts[i].module, "").text,
+                                   quantization_method(load->w->store->options.quantization));
         TRY(weights_find_source(&inner, weights_full_name(&inner, load->parts[i].module, ".weight"),
                                 load->parts[i].out_features, load->out->in_features, &sources[i],
                                 err));
+    }
     return STATUS_OK;
 }
 

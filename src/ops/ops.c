@@ -74,7 +74,7 @@ void op_matmul(struct device *dev, struct tensor out, struct tensor x, const str
     assert(is_activation(dev, out) || (is_matrix(out) && out.dtype == DTYPE_F32));
     assert(out.shape[0] == x.shape[0]);
     assert(x.shape[1] == w->in_features && out.shape[1] == w->out_features);
-    assert(w->form == WEIGHT_F32 || w->form == WEIGHT_F16 || w->form == WEIGHT_BF16);
+    assert(w->form != WEIGHT_F8_E4M3 || w->scales.values);
     if (x.shape[0] > 0)
         dev->ops.matmul(dev, out, x, w);
 }

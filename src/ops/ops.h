@@ -16,9 +16,21 @@
 #include "base/status.h"
 #include "ops/tensor.h"
 
-/** The form a linear layer's weight is multiplied in. Later forms: fp8, int8, int4 groups, GGUF
- *  blocks; each may be packed by the backend when it is prepared. */
-enum weight_form { WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16 };
+/** The form a linear layer's weight is multiplied in. Later forms: int8, int4 groups, GGUF blocks;
+ *  each may be packed by the backend when it is prepared. */
+enum weight_form { WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F8_E4M3 };
+
+enum { WEIGHT_BLOCK = 128 };
+
+/** What the elements of WEIGHT_F8_E4M3 are multiplied with, and what a device that multiplies e4m3
+ *  with e4m3 makes of the activations. Others keep those and widen the elements. */
+struct weight_scales {
+    const float *values; // [out_features], or with a pitch [ceil(out_features / 128), block_pitch]:
+                         // one for each 128 x 128 elements
+    int32_t block_pitch; // 0: a scale for each row
+    bool quantizes_input; // by token, or with blocks by each 128 of a token
+    float input_scale;    // then: of all tokens; 0: each by its largest magnitude
+};
 
 /** A weight matrix [out_features, in_features] and its optional bias. */
 struct weight {
@@ -26,8 +38,17 @@ struct weight {
     int64_t out_features, in_features;
     const void *data; // rows of in_features elements, or what prepare_weight() made of them
     const void *bias; // [out_features] f32 or NULL, or what prepare_weight() made of it
-    bool is_packed;   // data (and bias) are the backend's own allocation, one for both
+    bool is_packed;   // data, bias and scales are the backend's own allocation, one for all
+    struct weight_scales scales; // WEIGHT_F8_E4M3
 };
+
+/** What element [row, col] of a weight is multiplied with. */
+static inline float weight_scale(const struct weight_scales *scales, int64_t row, int64_t col)
+{
+    if (scales->block_pitch == 0)
+        return scales->values[row];
+    return scales->values[row / WEIGHT_BLOCK * scales->block_pitch + col / WEIGHT_BLOCK];
+}
 
 /** A matrix [out_features, in_features] for each expert of a layer. */
 struct expert_weights {
@@ -182,8 +203,8 @@ struct ops {
     /** Bytes of device memory that the operations take for themselves. NULL: none. */
     size_t (*own_bytes)(const struct device *dev, const struct attention_needs *needs);
 
-    /** Bytes that prepare_weight() will allocate on the device for this weight; 0: used in place.
-     */
+    /** Bytes that prepare_weight() will allocate on the device for this weight, besides its bias;
+     *  0: used in place. */
     size_t (*prepared_weight_bytes)(const struct device *dev, const struct weight *w);
     /** Turns a weight in host memory into the form this backend multiplies fastest; in place of
      *  `w->data` and `w->bias`. Where there is a make_up(), `w->data` may be NULL: then it takes

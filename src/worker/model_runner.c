@@ -22,7 +22,8 @@ static enum status allocate_kv_pool(struct model_runner *runner, struct error *e
     const struct model_config *model = runner->config->model;
     const struct kv_cache_config *kv_cache = &runner->config->kv_cache;
     enum dtype dtype;
-    TRY(worker_kv_dtype(&dtype, runner->config->device, runner->config->options, err));
+    TRY(worker_kv_dtype(&dtype, runner->config->device, runner->config->options,
+                        runner->config->model, err));
     size_t pool_bytes = (size_t)kv_cache->num_blocks * (size_t)kv_cache->block_bytes;
     runner->kv_pool = runner->dev.ops.alloc(&runner->dev, pool_bytes);
     if (!runner->kv_pool)

@@ -23,7 +23,7 @@ static enum status plan_groups(struct engine_config *config, struct error *err)
     const struct model_config *model = config->model;
     struct kv_cache_config *kv_cache = &config->kv_cache;
     enum dtype dtype;
-    TRY(worker_kv_dtype(&dtype, config->device, config->options, err));
+    TRY(worker_kv_dtype(&dtype, config->device, config->options, config->model, err));
     kv_cache->block_size = config->options->block_size;
     if (kv_cache->block_size < 0) // finer prefix hits than with the 128 that vLLM uses on the CPU
         kv_cache->block_size = DEFAULT_BLOCK_SIZE;

@@ -169,6 +169,13 @@ static void try_dtypes(struct search *s)
         snprintf(remedy->effect, sizeof(remedy->effect), "weights are rounded to 16 bits");
     }
     forget_changes(s);
+    s->options.quantization = "fp8";
+    if (!s->refused->model->quantization && !s->refused->options->quantization && fits(s)) {
+        struct plan_remedy *remedy = add_remedy(s);
+        snprintf(remedy->flags, sizeof(remedy->flags), "--quantization fp8");
+        snprintf(remedy->effect, sizeof(remedy->effect), "weights are rounded to 8 bits");
+    }
+    forget_changes(s);
 }
 
 /** Where no single flag is enough: small steps of few requests, and what length they leave. */

@@ -76,9 +76,20 @@ static enum dtype cache_dtype(const struct engine_config *config)
 {
     enum dtype dtype = DTYPE_F32;
     // A name that is not known was refused when the plan was made.
-    if (worker_kv_dtype(&dtype, config->device, config->options, NULL) != STATUS_OK)
+    if (worker_kv_dtype(&dtype, config->device, config->options, config->model, NULL) != STATUS_OK)
         dtype = DTYPE_F32;
     return dtype;
+}
+
+/** What quantises the weights; NULL: nothing. */
+static const char *quantization_of(const struct engine_config *config)
+{
+    const struct quantization *quantization;
+    // Another method than the checkpoint's was refused when the plan was made.
+    if (quantization_choose(&quantization, config->model->quantization,
+                            config->options->quantization, NULL) != STATUS_OK)
+        return NULL;
+    return quantization ? quantization_method(quantization) : NULL;
 }
 
 /** "2 (key and value) x 8 layers x 2 heads x 64 x 2 bytes (bfloat16)". */
@@ -135,6 +146,8 @@ void plan_report_text(struct buf *out, const struct engine_config *config)
     if (config->mapped_bytes > 0)
         buf_printf(out, ", %s of them used in place from the mapped files, %s copied",
                    byte_text(config->mapped_bytes).text, byte_text(config->weight_bytes).text);
+    if (quantization_of(config))
+        buf_printf(out, ", linear layers in 8 bits (%s)", quantization_of(config));
     buf_append_char(out, '\n');
     for (int kind = 0; kind < NUM_WEIGHT_KINDS; kind++) {
         bool is_tied_head = kind == WEIGHT_KIND_HEAD && config->model->tie_word_embeddings &&
@@ -318,6 +331,11 @@ void plan_report_json(struct buf *out, const struct engine_config *config,
     json_int(out, "total_bytes", weights_total(config));
     json_int(out, "mapped_bytes", config->mapped_bytes);
     json_int(out, "copied_bytes", config->weight_bytes);
+    json_key(out, "quantization");
+    if (quantization_of(config))
+        buf_append_json_string(out, str_from(quantization_of(config)));
+    else
+        buf_append_c(out, "null");
     json_parts(out, weight_kind_names, config->weight_kind_bytes, NUM_WEIGHT_KINDS);
     buf_append_char(out, '}');
     json_begin(out, "workspace", '{');

@@ -49,6 +49,7 @@ enum status worker_weight_options(struct weight_store_options *out, enum device_
         .is_dummy = options->load_format == LOAD_FORMAT_DUMMY,
         .model_dtype = model->dtype,
     };
+    TRY(quantization_choose(&out->quantization, model->quantization, options->quantization, err));
     struct str dtype = str_from(options->dtype ? options->dtype : "auto");
     bool is_auto = str_eq_c(dtype, "auto");
     if (!is_auto && dtype_parse(dtype, &out->model_dtype) != STATUS_OK)
@@ -62,6 +63,11 @@ enum status worker_weight_options(struct weight_store_options *out, enum device_
     out->keeps_dtype = is_auto;
     if (kind == DEVICE_CPU)
         return STATUS_OK;
+    if (out->quantization)
+        return error_set_field(err, STATUS_UNSUPPORTED, "quantization",
+                               "weights quantized by %.64s are not supported on a GPU: use "
+                               "VLLM_TARGET_DEVICE=cpu, or the original checkpoint",
+                               quantization_method(out->quantization));
     if (!is_auto && out->model_dtype != DTYPE_BF16)
         return error_set_field(err, STATUS_UNSUPPORTED, "--dtype",
                                "--dtype %s is not supported on a GPU: expected auto or bfloat16",
@@ -72,12 +78,16 @@ enum status worker_weight_options(struct weight_store_options *out, enum device_
 }
 
 enum status worker_kv_dtype(enum dtype *out, enum device_kind kind,
-                            const struct serve_options *options, struct error *err)
+                            const struct serve_options *options, const struct model_config *model,
+                            struct error *err)
 {
     struct str name = str_from(options->kv_cache_dtype ? options->kv_cache_dtype : "auto");
     *out = worker_activation_dtype(kind);
-    if (str_eq_c(name, "auto"))
+    if (str_eq_c(name, "auto")) {
+        if (quantization_has_fp8_cache(model->quantization))
+            *out = DTYPE_F8_E4M3;
         return STATUS_OK;
+    }
     bool is_known = true;
     if (str_eq_c(name, "fp8") || str_eq_c(name, "fp8_e4m3"))
         *out = DTYPE_F8_E4M3;

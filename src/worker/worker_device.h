@@ -20,13 +20,14 @@ NODISCARD enum status worker_device_open(struct device *dev, enum device_kind ki
 enum dtype worker_activation_dtype(enum device_kind kind);
 
 /** How a plan and a load open the weights of `model`: as they are on the CPU, in the activations'
- *  dtype on a GPU. Errors: INVALID, UNSUPPORTED (--dtype). */
+ *  dtype on a GPU. Errors: INVALID, UNSUPPORTED (--dtype, --quantization). */
 NODISCARD enum status worker_weight_options(struct weight_store_options *out, enum device_kind kind,
                                             const struct serve_options *options,
                                             const struct model_config *model,
                                             enum weights_mode mode, struct error *err);
 
-/** The dtype of the KV cache: the activations' for "auto". Errors: UNSUPPORTED (--kv-cache-dtype).
- */
+/** The dtype of the KV cache: for "auto" the activations', or e4m3 where the checkpoint asks for
+ * it. Errors: UNSUPPORTED (--kv-cache-dtype). */
 NODISCARD enum status worker_kv_dtype(enum dtype *out, enum device_kind kind,
-                                      const struct serve_options *options, struct error *err);
+                                      const struct serve_options *options,
+                                      const struct model_config *model, struct error *err);

@@ -37,6 +37,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     free(list);
     CHECK(!hf_config_is_null(&config, "no.such.key"));
+    const struct quant_scheme *scheme =
+        quantization_scheme(config.quantization, "model.layers.0.self_attn.q_proj");
+    CHECK(!scheme || (scheme->scale_name && scheme->strategy <= QUANT_BLOCK));
+    CHECK(!quantization_scheme(config.quantization, "lm_head"));
     model_config_deinit(&config);
     return 0;
 }

@@ -61,6 +61,8 @@ static void *random_elements(struct bench *b, enum dtype dtype, int64_t n, int64
         float value;
         fill(b, &value, 1);
         uint16_t bits = dtype == DTYPE_BF16 ? f32_to_bf16(value) : f32_to_f16(value);
+        if (dtype == DTYPE_F8_E4M3)
+            bits = f32_to_f8_e4m3(value); // the lower byte counts
         memcpy(data + (size_t)i * size, size == 4 ? (void *)&value : (void *)&bits, size);
     }
     return data;
@@ -429,11 +431,31 @@ static void check_gather_rows(struct bench *b)
 
 // ---- Matrix multiplication -----------------------------------------------------------------
 
+/** Of rows or of blocks, by turns. */
+static struct weight_scales random_scales(struct bench *b, const struct weight *w)
+{
+    static int turn;
+    int64_t block_cols = ceil_div(w->in_features, WEIGHT_BLOCK);
+    int64_t count = w->out_features;
+    struct weight_scales scales = {0};
+    if (turn++ % 2 == 0) {
+        scales.block_pitch = (int32_t)block_cols;
+        count = ceil_div(count, WEIGHT_BLOCK) * block_cols;
+    }
+    float *values = random_floats(b, count);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = 0.25f + fabsf(values[i]) / 2;
+    scales.values = values;
+    return scales;
+}
+
 static void check_matmul_shape(struct bench *b, enum weight_form form, int64_t rows, int64_t k,
                                int64_t n, bool has_bias)
 {
-    static const enum dtype dtypes[] = {
-        [WEIGHT_F32] = DTYPE_F32, [WEIGHT_F16] = DTYPE_F16, [WEIGHT_BF16] = DTYPE_BF16};
+    static const enum dtype dtypes[] = {[WEIGHT_F32] = DTYPE_F32,
+                                        [WEIGHT_F16] = DTYPE_F16,
+                                        [WEIGHT_BF16] = DTYPE_BF16,
+                                        [WEIGHT_F8_E4M3] = DTYPE_F8_E4M3};
     struct weight w = {
         .form = form,
         .out_features = n,
@@ -441,6 +463,8 @@ static void check_matmul_shape(struct bench *b, enum weight_form form, int64_t r
         .data = random_elements(b, dtypes[form], n * k, 2),
         .bias = has_bias ? random_floats(b, n) : NULL,
     };
+    if (form == WEIGHT_F8_E4M3)
+        w.scales = random_scales(b, &w);
     struct error err;
     assert_int_equal(b->one.ops.prepared_weight_bytes(&b->one, &w), 0);
     assert_int_equal(b->one.ops.prepare_weight(&b->one, &w, &err), STATUS_OK);
@@ -490,7 +514,7 @@ static void check_matmul(struct bench *b)
     static const int64_t ks[] = {1, 7, 8, 9, 65, 512, 515, 1030};
     static const int64_t ns[] = {1, 3, 4, 5, 9, 34};
     static const int64_t rows[] = {1, 3, 4, 7, 20};
-    static const enum weight_form forms[] = {WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16};
+    static const enum weight_form forms[] = {WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F8_E4M3};
     check_matmul_forgets(b);
     for (size_t f = 0; f < ARRAY_LEN(forms); f++) {
         for (size_t i = 0; i < ARRAY_LEN(ks); i++) {

@@ -10,6 +10,8 @@ static const char *const MODELS[] = {
     "llama",         "llama_bias_tied", "mistral",   "qwen2",       "qwen2_sliding",
     "qwen3",         "qwen3_tied",      "gemma2",    "gemma3_text", "phi3",
     "phi3_longrope", "olmo2",           "qwen3_moe", "mixtral"};
+// The references multiply the stored elements times their scales in float32, as a CPU does.
+static const char *const QUANTIZED[] = {"fp8", "fp8_block", "ct_fp8_channel"};
 static const char *const ISAS[] = {"scalar", "auto"};
 
 static const double TOLERANCE = 1e-3;
@@ -102,10 +104,10 @@ static void check_prompt(struct driver *driver, const json_t *prompt, int32_t ch
     arena_reset(&driver->arena);
 }
 
-static void check_model(const char *name, const char *isa, const char *dtype)
+static void check_model(const char *folder, const char *name, const char *isa, const char *dtype)
 {
     char dir[512], path[600];
-    snprintf(dir, sizeof(dir), "%s/models/%s", FIXTURES_DIR, name);
+    snprintf(dir, sizeof(dir), "%s/%s/%s", FIXTURES_DIR, folder, name);
     snprintf(path, sizeof(path), "%s/expected.json", dir);
     json_t *expected = golden_load(path);
     struct serve_options options = driver_options(dir);
@@ -130,7 +132,17 @@ static void fixture_models_give_the_reference_values(void **state)
     (void)state;
     for (size_t m = 0; m < ARRAY_LEN(MODELS); m++) {
         for (size_t i = 0; i < ARRAY_LEN(ISAS); i++)
-            check_model(MODELS[m], ISAS[i], "auto");
+            check_model("models", MODELS[m], ISAS[i], "auto");
+    }
+}
+
+static void quantized_models_give_the_reference_values(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < ARRAY_LEN(QUANTIZED); m++) {
+        for (size_t i = 0; i < ARRAY_LEN(ISAS); i++)
+            check_model("quant", QUANTIZED[m], ISAS[i], "auto");
+        check_model("quant", QUANTIZED[m], "auto", "float32"); // what is quantised stays so
     }
 }
 
@@ -138,8 +150,8 @@ static void fixture_models_give_the_reference_values(void **state)
 static void weights_widened_to_float32_give_the_same_values(void **state)
 {
     (void)state;
-    check_model("llama_bias_tied", "auto", "float32");
-    check_model("qwen3", "auto", "float32");
+    check_model("models", "llama_bias_tied", "auto", "float32");
+    check_model("models", "qwen3", "auto", "float32");
 }
 
 static void check_demo_case(struct driver *driver, const json_t *json)
@@ -185,6 +197,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fixture_models_give_the_reference_values),
+        cmocka_unit_test(quantized_models_give_the_reference_values),
         cmocka_unit_test(weights_widened_to_float32_give_the_same_values),
         cmocka_unit_test(demo_model_continues_as_the_reference_does),
     };

@@ -340,6 +340,8 @@ static void apply(struct serve_options *options, const char *flags)
             options->kv_cache_dtype = "bfloat16";
         else if (strcmp(flag, "--dtype") == 0)
             options->dtype = "bfloat16";
+        else if (strcmp(flag, "--quantization") == 0)
+            options->quantization = "fp8";
         else
             fail_msg("an unknown remedy: %s", flags);
     }

@@ -21,6 +21,25 @@ void avx2_unpack(enum weight_form form, float *out, const void *data, int64_t n)
         out[i] = cpu_load(form, data, i);
 }
 
+// Eight at a time: shifted into place, e4m3 numbers are f16 numbers of 2^-8 times the value,
+// exactly, subnormal ones too.
+void avx2_unpack_f8(float *out, const uint8_t *data, float scale, int64_t n)
+{
+    const __m256 factor = _mm256_set1_ps(256.0f * scale);
+    const __m128i magnitude_bits = _mm_set1_epi16(0x7F);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        __m128i wide = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i_u *)(data + i)));
+        __m128i magnitude = _mm_and_si128(wide, magnitude_bits);
+        __m128i sign = _mm_slli_epi16(_mm_andnot_si128(magnitude_bits, wide), 8);
+        __m128i half = _mm_or_si128(sign, _mm_slli_epi16(magnitude, 7));
+        half = _mm_or_si128(half, _mm_cmpeq_epi16(magnitude, magnitude_bits)); // NaN stays NaN
+        _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_cvtph_ps(half), factor));
+    }
+    for (; i < n; i++)
+        out[i] = f8_e4m3_to_f32(data[i]) * scale;
+}
+
 static void scale_row(float *x, float scale, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

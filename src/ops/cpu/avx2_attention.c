@@ -80,29 +80,10 @@ static int64_t key_offset(const struct attention *a, int32_t seq, int32_t kv_hea
     return row * a->key_bytes;
 }
 
-/** Eight e4m3 numbers at a time: shifted into place they are f16 numbers of 2^-8 times the value,
- *  exactly, subnormal ones too. */
-static void unpack_f8(float *out, const uint8_t *data, float scale, int64_t n)
-{
-    const __m256 factor = _mm256_set1_ps(256.0f * scale);
-    const __m128i magnitude_bits = _mm_set1_epi16(0x7F);
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        __m128i wide = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i_u *)(data + i)));
-        __m128i magnitude = _mm_and_si128(wide, magnitude_bits);
-        __m128i sign = _mm_slli_epi16(_mm_andnot_si128(magnitude_bits, wide), 8);
-        __m128i half = _mm_or_si128(sign, _mm_slli_epi16(magnitude, 7));
-        half = _mm_or_si128(half, _mm_cmpeq_epi16(magnitude, magnitude_bits)); // NaN stays NaN
-        _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_cvtph_ps(half), factor));
-    }
-    for (; i < n; i++)
-        out[i] = f8_e4m3_to_f32(data[i]) * scale;
-}
-
 static void unpack_cached(const struct kv_cache *cache, float *out, const void *data, float scale)
 {
     if (cache->dtype == DTYPE_F8_E4M3)
-        unpack_f8(out, data, scale, cache->head_dim);
+        avx2_unpack_f8(out, data, scale, cache->head_dim);
     else
         avx2_unpack(weight_form_of(cache->dtype), out, data, cache->head_dim);
 }

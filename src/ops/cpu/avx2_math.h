@@ -150,5 +150,8 @@ void avx2_attention(struct device *dev, struct tensor out, struct tensor q,
                     const struct kv_cache *cache, const struct attention_batch *batch,
                     const struct attention_params *params);
 
-/** Writes n elements of any form as f32. */
+/** Writes n e4m3 elements times `scale` as f32. */
+void avx2_unpack_f8(float *out, const uint8_t *data, float scale, int64_t n);
+
+/** Writes n elements of any other form as f32. */
 void avx2_unpack(enum weight_form form, float *out, const void *data, int64_t n);

@@ -16,7 +16,7 @@
 enum {
     DIRECT_MAX_ROWS = 12, // from here on unpacking once wins over unpacking per tile
     PANEL_COLS = 8,
-    PANEL_K = 512,
+    PANEL_K = 512,          // a multiple of WEIGHT_BLOCK
     BLOCK_ROWS = 96,        // a multiple of TILE_ROWS
     JOB_BYTES = 512 * 1024, // weights read in one go; shorter ones keep hardware prefetch from
                             // getting under way
@@ -31,6 +31,7 @@ struct matmul {
     const float *bias;
     int64_t rows, k, n, out_stride;
     int64_t w_row_bytes, prefetch_bytes;
+    const struct weight_scales *scales; // of e4m3
 };
 
 /** One thread's: 16 KiB of weights in f32 and 24 KiB of sums on their way. */
@@ -134,7 +135,8 @@ static void direct_bf16(const struct matmul *m, int64_t n, int64_t end)
     direct_cols(WEIGHT_BF16, m, n, end);
 }
 
-/** Per form: weight columns [n, end) for all rows. Any form also unpacks. */
+/** Per form: weight columns [n, end) for all rows. Any form also unpacks, e4m3 always does: its
+ *  scales would have to be followed along k here. */
 static void (*const direct_kernels[])(const struct matmul *m, int64_t n, int64_t end) = {
     [WEIGHT_F32] = direct_f32,
     [WEIGHT_F16] = direct_f16,
@@ -186,13 +188,26 @@ ALWAYS_INLINE void panel_tile(int rows, struct panel_scratch *s, const struct ma
     }
 }
 
+/** Elements [k, k + num_k) of a row of e4m3, k at the start of a block. */
+static void unpack_scaled(const struct matmul *m, float *out, int64_t row, int64_t k, int64_t num_k)
+{
+    const uint8_t *from = (const uint8_t *)m->w + row * m->w_row_bytes + k;
+    int64_t run = m->scales->block_pitch > 0 ? WEIGHT_BLOCK : num_k;
+    for (int64_t i = 0; i < num_k; i += run)
+        avx2_unpack_f8(out + i, from + i, weight_scale(m->scales, row, k + i),
+                       min_i64(run, num_k - i));
+}
+
 static void fill_panel(enum weight_form form, struct panel_scratch *s, const struct matmul *m,
                        int64_t n, int cols, int64_t k, int64_t num_k)
 {
     for (int c = 0; c < cols; c++) {
-        const char *from =
-            m->w + min_i64(n + c, m->n - 1) * m->w_row_bytes + k * weight_form_bytes(form);
-        avx2_unpack(form, s->weights[c], from, num_k);
+        int64_t row = min_i64(n + c, m->n - 1);
+        if (form == WEIGHT_F8_E4M3)
+            unpack_scaled(m, s->weights[c], row, k, num_k);
+        else
+            avx2_unpack(form, s->weights[c],
+                        m->w + row * m->w_row_bytes + k * weight_form_bytes(form), num_k);
         for (int64_t i = num_k; i < round_up_lanes(num_k); i++)
             s->weights[c][i] = 0.0f;
     }
@@ -262,12 +277,13 @@ void avx2_matmul(struct device *dev, struct tensor out, struct tensor x, const s
         .n = w->out_features,
         .out_stride = out.row_stride,
         .w_row_bytes = w->in_features * weight_form_bytes(w->form),
+        .scales = &w->scales,
     };
     // Rows follow each other in memory: the tile after this one lies a tile's bytes ahead.
     int64_t tile_bytes = TILE_COLS * m.w_row_bytes;
     m.prefetch_bytes = tile_bytes <= MAX_PREFETCH_BYTES ? tile_bytes : PREFETCH_BYTES;
     int threads = cpu_threads_for(dev, m.rows * m.n * m.k);
-    if (m.rows <= DIRECT_MAX_ROWS)
+    if (m.rows <= DIRECT_MAX_ROWS && w->form != WEIGHT_F8_E4M3)
         matmul_direct(&m, w->form, threads);
     else
         matmul_panels(dev, &m, w->form, threads);

@@ -51,9 +51,12 @@ static inline void cpu_scratch_end(struct arena *scratch, struct arena_mark mark
         arena_release(scratch, mark);
 }
 
-/** Element i of an array of `form` at any address: mapped files align nothing. */
+/** Element i of an array of `form` at any address: mapped files align nothing. Of e4m3 as it is
+ *  stored, without its scale. */
 static inline float cpu_load(enum weight_form form, const void *data, int64_t i)
 {
+    if (form == WEIGHT_F8_E4M3)
+        return f8_e4m3_to_f32(((const uint8_t *)data)[i]);
     if (form == WEIGHT_F32) {
         float value;
         memcpy(&value, (const char *)data + i * 4, sizeof(value));
@@ -66,7 +69,7 @@ static inline float cpu_load(enum weight_form form, const void *data, int64_t i)
 
 static inline int64_t weight_form_bytes(enum weight_form form)
 {
-    return form == WEIGHT_F32 ? 4 : 2;
+    return form == WEIGHT_F32 ? 4 : form == WEIGHT_F8_E4M3 ? 1 : 2;
 }
 
 /** F32, F16 and BF16 are also forms. */

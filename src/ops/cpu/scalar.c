@@ -180,8 +180,12 @@ static void scalar_matmul(struct device *dev, struct tensor out, struct tensor x
         const float *x_row = (const float *)x.data + i / n * k;
         int64_t w_start = i % n * k;
         double sum = 0;
-        for (int64_t j = 0; j < k; j++)
-            sum += (double)x_row[j] * cpu_load(w->form, w->data, w_start + j);
+        for (int64_t j = 0; j < k; j++) {
+            float element = cpu_load(w->form, w->data, w_start + j);
+            if (w->form == WEIGHT_F8_E4M3)
+                element *= weight_scale(&w->scales, i % n, j);
+            sum += (double)x_row[j] * element;
+        }
         ((float *)out.data)[i / n * out.row_stride + i % n] = (float)sum + (bias ? bias[i % n] : 0);
     }
 }
