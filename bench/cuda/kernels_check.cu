@@ -1,5 +1,6 @@
 // Every kernel against a float64 reference on the CPU: odd shapes, seeded random inputs, poisoned
 // outputs and cache. Prints one line per kernel; exits 1 if any failed.
+// Usage: kernels_check [PREFIX]: only the kernels whose names begin with it.
 #include "harness.cuh"
 
 #include "check_attention.cuh"
@@ -243,8 +244,9 @@ static double check_elementwise(const struct cuda_launch *launch)
     return worst;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    const char *prefix = argc > 1 ? argv[1] : "";
     struct cudaDeviceProp properties;
     CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
     cudaStream_t stream;
@@ -253,26 +255,33 @@ int main(void)
     static const struct {
         const char *name;
         double (*run)(const struct cuda_launch *);
+        double limit;
+        bool has_f16;
     } checks[] = {
-        {"gemv", check_gemv},
-        {"gemv invariance", check_gemv_invariance},
-        {"norm", check_norm},
-        {"elementwise", check_elementwise},
-        {"qkv rope cache", check_qkv_rope},
-        {"attention decode", check_decode},
-        {"attention decode invariance", check_decode_invariance},
-        {"attention prefill", check_prefill},
-        {"sample", check_sample},
-        {"sample logprobs", check_logprobs},
+        {"gemv", check_gemv, LIMIT, false},
+        {"gemv invariance", check_gemv_invariance, LIMIT, false},
+        {"norm", check_norm, LIMIT, false},
+        {"elementwise", check_elementwise, LIMIT, false},
+        {"qkv rope cache", check_qkv_rope, LIMIT, false},
+        {"attention decode", check_decode, 1, true},
+        {"attention decode invariance", check_decode_invariance, 1, true},
+        {"attention prefill", check_prefill, 1, true},
+        {"sample", check_sample, LIMIT, false},
+        {"sample logprobs", check_logprobs, LIMIT, false},
     };
     int num_failed = 0;
-    for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
-        double error = checks[i].run(&launch);
+    for (size_t i = 0; i < 2 * sizeof(checks) / sizeof(checks[0]); i++) {
+        launch.is_f16 = i % 2;
+        if ((launch.is_f16 && !checks[i / 2].has_f16) ||
+            strncmp(checks[i / 2].name, prefix, strlen(prefix)) != 0)
+            continue;
+        double error = checks[i / 2].run(&launch);
         CUDA_CHECK(cudaDeviceSynchronize());
         CUDA_CHECK(cudaGetLastError());
-        bool is_ok = error <= LIMIT;
+        bool is_ok = error <= checks[i / 2].limit;
         num_failed += !is_ok;
-        printf("%s %-30s worst error %.2e\n", is_ok ? "PASS" : "FAIL", checks[i].name, error);
+        printf("%s %-30s %s worst error %.2e\n", is_ok ? "PASS" : "FAIL", checks[i / 2].name,
+               launch.is_f16 ? "f16 " : "bf16", error);
         fflush(stdout);
     }
     return num_failed > 0;

@@ -2,10 +2,11 @@
 // matrix fragments made from them.
 //
 // Rows in shared memory are one token's head_dim elements plus 16 bytes, an odd number of 16-byte
-// units, so that the eight rows an ldmatrix reads lie in different banks. bf16 caches multiply in
-// bf16; e4m3 caches are widened to f16 (exact) in registers. There a 16-byte unit holds 16
-// elements, and what ldmatrix hands each lane is four neighbours; the dot product does not care
-// about the order of its terms, so q is laid out to match, and output columns come out interleaved.
+// units, so that the eight rows an ldmatrix reads lie in different banks. Caches of the
+// activations' type T, bf16 or f16, multiply in it; e4m3 caches are widened to f16 (exact) in
+// registers. There a 16-byte unit holds 16 elements, and what ldmatrix hands each lane is four
+// neighbours; the dot product does not care about the order of its terms, so q is laid out to
+// match, and output columns come out interleaved.
 #pragma once
 
 #include "ops/cuda/common.cuh"
@@ -55,8 +56,8 @@ DEVICE size_t page_offset(const struct cuda_kv_cache &cache, int block, int firs
 }
 
 /** Query fragments of 16 rows; `row_ptr[h]` is row lane / 4 + 8h, or NULL for zeros. */
-template <int D, bool FP8>
-DEVICE void load_q_fragments(uint32_t q[D / 16][4], const __nv_bfloat16 *const row_ptr[2])
+template <int D, typename T, bool FP8>
+DEVICE void load_q_fragments(uint32_t q[D / 16][4], const T *const row_ptr[2])
 {
     int quad = threadIdx.x % 4;
 #pragma unroll
@@ -67,8 +68,8 @@ DEVICE void load_q_fragments(uint32_t q[D / 16][4], const __nv_bfloat16 *const r
             if (row_ptr[h]) {
                 if constexpr (FP8) {
                     v = *(const uint2 *)(row_ptr[h] + 16 * kk + 4 * quad);
-                    v.x = pack_f16(bf16_low(v.x), bf16_high(v.x));
-                    v.y = pack_f16(bf16_low(v.y), bf16_high(v.y));
+                    v.x = pair_to_f16<T>(v.x);
+                    v.y = pair_to_f16<T>(v.y);
                 } else {
                     v.x = *(const uint32_t *)(row_ptr[h] + 16 * kk + 2 * quad);
                     v.y = *(const uint32_t *)(row_ptr[h] + 16 * kk + 2 * quad + 8);
@@ -81,7 +82,7 @@ DEVICE void load_q_fragments(uint32_t q[D / 16][4], const __nv_bfloat16 *const r
 }
 
 /** s[16 tokens] += q * k^T for the page of keys at `tile`: two 8-token tiles. */
-template <int D, bool FP8>
+template <int D, typename T, bool FP8>
 DEVICE void multiply_keys(float s[2][4], const uint32_t q[D / 16][4], uint32_t tile)
 {
     constexpr int PITCH = kv_tile<D, FP8>::PITCH;
@@ -105,14 +106,14 @@ DEVICE void multiply_keys(float s[2][4], const uint32_t q[D / 16][4], uint32_t t
         for (int kk = 0; kk < D / 16; kk++) {
             uint32_t r[4];
             ldmatrix_x4(r, addr + kk * 32);
-            mma_16816<false>(s[0], q[kk][0], q[kk][1], q[kk][2], q[kk][3], r[0], r[1]);
-            mma_16816<false>(s[1], q[kk][0], q[kk][1], q[kk][2], q[kk][3], r[2], r[3]);
+            mma_16816<IS_F16<T>>(s[0], q[kk][0], q[kk][1], q[kk][2], q[kk][3], r[0], r[1]);
+            mma_16816<IS_F16<T>>(s[1], q[kk][0], q[kk][1], q[kk][2], q[kk][3], r[2], r[3]);
         }
     }
 }
 
 /** o += p * v for the page of values at `tile`; p: fragment of 16 rows by 16 tokens. */
-template <int D, bool FP8>
+template <int D, typename T, bool FP8>
 DEVICE void multiply_values(float o[D / 8][4], const uint32_t p[4], uint32_t tile)
 {
     constexpr int PITCH = kv_tile<D, FP8>::PITCH;
@@ -139,8 +140,8 @@ DEVICE void multiply_values(float o[D / 8][4], const uint32_t p[4], uint32_t til
         for (int j = 0; j < D / 16; j++) {
             uint32_t r[4];
             ldmatrix_x4_trans(r, addr + j * 32);
-            mma_16816<false>(o[2 * j], p[0], p[1], p[2], p[3], r[0], r[1]);
-            mma_16816<false>(o[2 * j + 1], p[0], p[1], p[2], p[3], r[2], r[3]);
+            mma_16816<IS_F16<T>>(o[2 * j], p[0], p[1], p[2], p[3], r[0], r[1]);
+            mma_16816<IS_F16<T>>(o[2 * j + 1], p[0], p[1], p[2], p[3], r[2], r[3]);
         }
     }
 }

@@ -139,13 +139,13 @@ template <int D> struct warp_state {
     float o[D / 8][4], max[2], sum[2];
 };
 
-template <int D, bool FP8>
+template <int D, typename T, bool FP8>
 DEVICE void add_page(struct warp_state<D> &w, const uint32_t q[D / 16][4], uint32_t stage,
                      int first_token, const struct decode_segment &g, struct score_scale scale,
                      bool has_upper)
 {
     float s[2][4] = {};
-    multiply_keys<D, FP8>(s, q, stage);
+    multiply_keys<D, T, FP8>(s, q, stage);
     scale_scores<2>(s, scale);
     bool is_whole = first_token + PAGE <= g.num_keys && first_token >= g.first_key;
 #pragma unroll
@@ -181,9 +181,10 @@ DEVICE void add_page(struct warp_state<D> &w, const uint32_t q[D / 16][4], uint3
             w.o[i][2 * h + 1] *= shrink;
         }
     }
-    const uint32_t p[4] = {pack_half<FP8>(s[0][0], s[0][1]), pack_half<FP8>(s[0][2], s[0][3]),
-                           pack_half<FP8>(s[1][0], s[1][1]), pack_half<FP8>(s[1][2], s[1][3])};
-    multiply_values<D, FP8>(w.o, p, stage + ring<D, FP8>::PAGE_BYTES);
+    constexpr bool F16 = FP8 || IS_F16<T>;
+    const uint32_t p[4] = {pack_half<F16>(s[0][0], s[0][1]), pack_half<F16>(s[0][2], s[0][3]),
+                           pack_half<F16>(s[1][0], s[1][1]), pack_half<F16>(s[1][2], s[1][3])};
+    multiply_values<D, T, FP8>(w.o, p, stage + ring<D, FP8>::PAGE_BYTES);
 }
 
 /** Where a warp's loads are: it takes pages warp, warp + WARPS, ... of each segment. */
@@ -254,18 +255,18 @@ DEVICE void issue_page(const struct attention_decode_args &a, struct cursor &c, 
 }
 
 /** This warp's pages of a segment; `num_used`: pages it took before. */
-template <int D, bool FP8>
+template <int D, typename T, bool FP8>
 DEVICE void walk_pages(const struct attention_decode_args &a, struct warp_state<D> &w,
                        struct cursor &c, const struct decode_segment &g, int head, int first_row,
                        uint32_t stages, int *num_used)
 {
     typedef ring<D, FP8> r;
     int lane = threadIdx.x % 32, group = a.num_heads / a.cache.num_kv_heads;
-    const __nv_bfloat16 *rows[2];
+    const T *rows[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int row = first_row + lane / 4 + 8 * h;
-        rows[h] = row < group ? (const __nv_bfloat16 *)a.q + (size_t)g.seq * a.q_stride +
+        rows[h] = row < group ? (const T *)a.q + (size_t)g.seq * a.q_stride +
                                     (size_t)(head * group + row) * D
                               : NULL;
         w.max[h] = -INFINITY;
@@ -275,7 +276,7 @@ DEVICE void walk_pages(const struct attention_decode_args &a, struct warp_state<
     for (int i = 0; i < D / 8; i++)
         w.o[i][0] = w.o[i][1] = w.o[i][2] = w.o[i][3] = 0;
     uint32_t q[D / 16][4];
-    load_q_fragments<D, FP8>(q, rows);
+    load_q_fragments<D, T, FP8>(q, rows);
     struct score_scale scale =
         make_score_scale(a.scale * (FP8 ? a.cache.k_scale : 1.0f), a.softcap);
     int num = num_turns(g), first = first_page(g);
@@ -285,8 +286,8 @@ DEVICE void walk_pages(const struct attention_decode_args &a, struct warp_state<
         cp_async_wait<r::STAGES - 2>();
         __syncwarp(); // the page is whole, and all lanes are done with the stage filled next
         issue_page<D, FP8>(a, c, stages, head);
-        add_page<D, FP8>(w, q, stages + *num_used % r::STAGES * r::STAGE_BYTES,
-                         (first + i * WARPS) * PAGE, g, scale, has_upper);
+        add_page<D, T, FP8>(w, q, stages + *num_used % r::STAGES * r::STAGE_BYTES,
+                            (first + i * WARPS) * PAGE, g, scale, has_upper);
         ++*num_used;
     }
 #pragma unroll
@@ -303,7 +304,7 @@ struct partials {
 };
 
 /** The warps' results of rows [row_begin, row_begin + MERGE_ROWS) → the output or the slot. */
-template <int D, bool FP8>
+template <int D, typename T, bool FP8>
 DEVICE void merge_rows(const struct attention_decode_args &a, const struct warp_state<D> &w,
                        const struct decode_segment &g, const struct partials &part, int first_head,
                        int num_rows, int row_begin, float *merge_o)
@@ -344,8 +345,7 @@ DEVICE void merge_rows(const struct attention_decode_args &a, const struct warp_
         }
         o = o / sum * (FP8 ? a.cache.v_scale : 1.0f);
         if (g.num_slots == 1) {
-            ((__nv_bfloat16 *)a.out)[((size_t)g.seq * a.num_heads + head) * D + d] =
-                __float2bfloat16(o);
+            ((T *)a.out)[((size_t)g.seq * a.num_heads + head) * D + d] = from_f32<T>(o);
         } else {
             size_t slot = (size_t)g.slot * a.num_heads + head;
             part.o[slot * D + d] = o;
@@ -357,7 +357,7 @@ DEVICE void merge_rows(const struct attention_decode_args &a, const struct warp_
 
 /** Adds up the partial results of one sequence and kv head, in the order of its keys. A warp per
  *  row: the slots' weights first, a lane each, then their sums. */
-template <int D>
+template <int D, typename T>
 DEVICE void combine_slots(const struct attention_decode_args &a, const struct decode_segment &g,
                           const struct partials &part, int first_head, int num_rows)
 {
@@ -383,15 +383,14 @@ DEVICE void combine_slots(const struct attention_decode_args &a, const struct de
             }
         }
         float factor = 1.0f / warp_sum(sum);
-        __nv_bfloat16 *out =
-            (__nv_bfloat16 *)a.out + ((size_t)g.seq * a.num_heads + first_head + row) * D + lane;
+        T *out = (T *)a.out + ((size_t)g.seq * a.num_heads + first_head + row) * D + lane;
 #pragma unroll
         for (int d = 0; d < D / 32; d++)
-            out[32 * d] = __float2bfloat16(o[d] * factor);
+            out[32 * d] = from_f32<T>(o[d] * factor);
     }
 }
 
-template <int D, bool FP8>
+template <int D, typename T, bool FP8>
 __global__ __launch_bounds__(WARPS * 32, D > 128 ? 1 : 2) void decode_kernel(
     const __grid_constant__ struct attention_decode_args a)
 {
@@ -438,10 +437,10 @@ __global__ __launch_bounds__(WARPS * 32, D > 128 ? 1 : 2) void decode_kernel(
     for (; at < end; at++) {
         struct decode_segment g = *at;
         struct warp_state<D> w;
-        walk_pages<D, FP8>(a, w, c, g, head, first_row, stages, &num_used);
+        walk_pages<D, T, FP8>(a, w, c, g, head, first_row, stages, &num_used);
         for (int row = 0; row < num_rows; row += MERGE_ROWS)
-            merge_rows<D, FP8>(a, w, g, part, first_head, num_rows, row,
-                               (float *)(smem + r::RING_BYTES));
+            merge_rows<D, T, FP8>(a, w, g, part, first_head, num_rows, row,
+                                  (float *)(smem + r::RING_BYTES));
         if (g.num_slots == 1)
             continue;
         __threadfence();
@@ -455,7 +454,7 @@ __global__ __launch_bounds__(WARPS * 32, D > 128 ? 1 : 2) void decode_kernel(
         __syncthreads();
         if (is_last) {
             __threadfence();
-            combine_slots<D>(a, g, part, first_head, num_rows);
+            combine_slots<D, T>(a, g, part, first_head, num_rows);
         }
     }
     cp_async_wait<0>();
@@ -471,35 +470,40 @@ void attention_decode_plan_build(const struct cuda_launch *launch,
     launch_kernel(launch, (const void *)plan_kernel, dim3(1), PLAN_THREADS, 0, &args);
 }
 
-template <int D> static const void *decode_kernel_of(bool is_fp8, size_t *smem)
+template <int D, typename T> static const void *decode_kernel_of(bool is_fp8, size_t *smem)
 {
     *smem = is_fp8 ? ring<D, true>::BYTES : ring<D, false>::BYTES;
-    return is_fp8 ? (const void *)decode_kernel<D, true> : (const void *)decode_kernel<D, false>;
+    return is_fp8 ? (const void *)decode_kernel<D, T, true>
+                  : (const void *)decode_kernel<D, T, false>;
+}
+
+/** NULL: refused by cuda_attention_supports(). */
+template <typename T>
+static const void *decode_kernel_for(const struct cuda_kv_cache *cache, size_t *smem)
+{
+    switch (cache->head_dim) {
+    case 32:
+        return decode_kernel_of<32, T>(cache->is_fp8, smem);
+    case 64:
+        return decode_kernel_of<64, T>(cache->is_fp8, smem);
+    case 96:
+        return decode_kernel_of<96, T>(cache->is_fp8, smem);
+    case 128:
+        return decode_kernel_of<128, T>(cache->is_fp8, smem);
+    case 256:
+        return decode_kernel_of<256, T>(cache->is_fp8, smem);
+    default:
+        return NULL;
+    }
 }
 
 void attention_decode(const struct cuda_launch *launch, const struct attention_decode_args *args)
 {
-    const void *kernel = NULL;
     size_t smem = 0;
-    switch (args->cache.head_dim) {
-    case 32:
-        kernel = decode_kernel_of<32>(args->cache.is_fp8, &smem);
-        break;
-    case 64:
-        kernel = decode_kernel_of<64>(args->cache.is_fp8, &smem);
-        break;
-    case 96:
-        kernel = decode_kernel_of<96>(args->cache.is_fp8, &smem);
-        break;
-    case 128:
-        kernel = decode_kernel_of<128>(args->cache.is_fp8, &smem);
-        break;
-    case 256:
-        kernel = decode_kernel_of<256>(args->cache.is_fp8, &smem);
-        break;
-    default:
-        return; // refused by cuda_attention_supports()
-    }
+    const void *kernel = launch->is_f16 ? decode_kernel_for<__half>(&args->cache, &smem)
+                                        : decode_kernel_for<__nv_bfloat16>(&args->cache, &smem);
+    if (!kernel)
+        return;
     int num_kv_heads = args->cache.num_kv_heads;
     dim3 grid((unsigned)args->plan.num_ctas, (unsigned)num_kv_heads,
               (unsigned)decode_row_groups(args->num_heads, num_kv_heads));

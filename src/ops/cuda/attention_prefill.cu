@@ -43,12 +43,13 @@ DEVICE void load_tile(const struct attention_prefill_args &a, const struct prefi
     cp_async_commit();
 }
 
-template <int D, bool FP8>
+template <int D, typename T, bool FP8>
 __global__
 __launch_bounds__(THREADS,
                   1) void prefill_kernel(const __grid_constant__ struct attention_prefill_args a)
 {
     extern __shared__ __align__(128) char smem[];
+    constexpr bool F16 = FP8 || IS_F16<T>;
     constexpr int SUB = D > 128 ? 16 : TOKENS; // tokens per softmax step, as registers allow
     constexpr int PITCH = kv_tile<D, FP8>::PITCH, TILE_BYTES = prefill_smem<D, FP8>::TILE_BYTES;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y;
@@ -59,20 +60,19 @@ __launch_bounds__(THREADS,
         return;
     const int32_t *table = a.block_table + (size_t)t.seq * a.max_blocks;
 
-    const __nv_bfloat16 *rows[2];
+    const T *rows[2];
     int position[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int row = t.first_row + warp * 16 + lane / 4 + 8 * h;
         int token = row / t.group;
         position[h] = t.num_cached + token;
-        rows[h] = row < t.num_rows
-                      ? (const __nv_bfloat16 *)a.q + (size_t)(t.query_start + token) * a.q_stride +
-                            (size_t)(head * t.group + row % t.group) * D
-                      : NULL;
+        rows[h] = row < t.num_rows ? (const T *)a.q + (size_t)(t.query_start + token) * a.q_stride +
+                                         (size_t)(head * t.group + row % t.group) * D
+                                   : NULL;
     }
     uint32_t q[D / 16][4];
-    load_q_fragments<D, FP8>(q, rows);
+    load_q_fragments<D, T, FP8>(q, rows);
     float o[D / 8][4] = {}, best[2] = {-INFINITY, -INFINITY}, sum[2] = {};
     struct score_scale scale =
         make_score_scale(a.scale * (FP8 ? a.cache.k_scale : 1.0f), a.softcap);
@@ -98,7 +98,7 @@ __launch_bounds__(THREADS,
             float s[SUB / 8][4] = {};
 #pragma unroll
             for (int page = 0; page < SUB / PAGE; page++)
-                multiply_keys<D, FP8>(s + 2 * page, q, k + (sub + page * PAGE) * PITCH);
+                multiply_keys<D, T, FP8>(s + 2 * page, q, k + (sub + page * PAGE) * PITCH);
             scale_scores<SUB / 8>(s, scale);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
@@ -115,7 +115,7 @@ __launch_bounds__(THREADS,
                 top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
                 top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
                 float base = top == -INFINITY ? 0.0f : top;
-                float shrink = exp2_fast(best[h] - base), subtract = base - WEIGHT_LOG2<FP8>;
+                float shrink = exp2_fast(best[h] - base), subtract = base - WEIGHT_LOG2<F16>;
                 best[h] = top;
                 sum[h] *= shrink;
 #pragma unroll
@@ -143,9 +143,9 @@ __launch_bounds__(THREADS,
             for (int page = 0; page < SUB / PAGE; page++) {
                 const float(*p)[4] = s + 2 * page;
                 const uint32_t fragment[4] = {
-                    pack_half<FP8>(p[0][0], p[0][1]), pack_half<FP8>(p[0][2], p[0][3]),
-                    pack_half<FP8>(p[1][0], p[1][1]), pack_half<FP8>(p[1][2], p[1][3])};
-                multiply_values<D, FP8>(o, fragment, v + (sub + page * PAGE) * PITCH);
+                    pack_half<F16>(p[0][0], p[0][1]), pack_half<F16>(p[0][2], p[0][3]),
+                    pack_half<F16>(p[1][0], p[1][1]), pack_half<F16>(p[1][2], p[1][3])};
+                multiply_values<D, T, FP8>(o, fragment, v + (sub + page * PAGE) * PITCH);
             }
         }
     }
@@ -157,51 +157,55 @@ __launch_bounds__(THREADS,
         if (!rows[h])
             continue;
         float factor = (FP8 ? a.cache.v_scale : 1.0f) / (sum[h] > 0 ? sum[h] : 1); // none: padding
-        __nv_bfloat16 *out = prefill_out_row<D>(a, t, warp * 16 + lane / 4 + 8 * h, head);
+        T *out = prefill_out_row<D, T>(a, t, warp * 16 + lane / 4 + 8 * h, head);
 #pragma unroll
         for (int i = 0; i < D / 8; i++) {
             float x = o[i][2 * h] * factor, y = o[i][2 * h + 1] * factor;
             if (FP8) {
-                out[output_dim<FP8>(i, 0)] = __float2bfloat16(x);
-                out[output_dim<FP8>(i, 1)] = __float2bfloat16(y);
+                out[output_dim<FP8>(i, 0)] = from_f32<T>(x);
+                out[output_dim<FP8>(i, 1)] = from_f32<T>(y);
             } else {
-                *(uint32_t *)(out + output_dim<FP8>(i, 0)) = pack_bf16(x, y);
+                *(uint32_t *)(out + output_dim<FP8>(i, 0)) = pack_pair<T>(x, y);
             }
         }
     }
 }
 
-template <int D> static const void *kernel_of(bool is_fp8, size_t *smem)
+template <int D, typename T> static const void *kernel_of(bool is_fp8, size_t *smem)
 {
     *smem = is_fp8 ? prefill_smem<D, true>::BYTES : prefill_smem<D, false>::BYTES;
-    return is_fp8 ? (const void *)prefill_kernel<D, true> : (const void *)prefill_kernel<D, false>;
+    return is_fp8 ? (const void *)prefill_kernel<D, T, true>
+                  : (const void *)prefill_kernel<D, T, false>;
+}
+
+/** NULL: refused by cuda_attention_supports(). */
+template <typename T> static const void *kernel_for(const struct cuda_kv_cache *cache, size_t *smem)
+{
+    switch (cache->head_dim) {
+    case 32:
+        return kernel_of<32, T>(cache->is_fp8, smem);
+    case 64:
+        return kernel_of<64, T>(cache->is_fp8, smem);
+    case 96:
+        return kernel_of<96, T>(cache->is_fp8, smem);
+    case 128:
+        return kernel_of<128, T>(cache->is_fp8, smem);
+    case 256:
+        return kernel_of<256, T>(cache->is_fp8, smem);
+    default:
+        return NULL;
+    }
 }
 
 void attention_prefill(const struct cuda_launch *launch, const struct attention_prefill_args *args)
 {
     if (args->num_tokens == 0 || attention_prefill_wgmma(launch, args))
         return;
-    const void *kernel = NULL;
     size_t smem = 0;
-    switch (args->cache.head_dim) {
-    case 32:
-        kernel = kernel_of<32>(args->cache.is_fp8, &smem);
-        break;
-    case 64:
-        kernel = kernel_of<64>(args->cache.is_fp8, &smem);
-        break;
-    case 96:
-        kernel = kernel_of<96>(args->cache.is_fp8, &smem);
-        break;
-    case 128:
-        kernel = kernel_of<128>(args->cache.is_fp8, &smem);
-        break;
-    case 256:
-        kernel = kernel_of<256>(args->cache.is_fp8, &smem);
-        break;
-    default:
-        return; // refused by cuda_attention_supports()
-    }
+    const void *kernel = launch->is_f16 ? kernel_for<__half>(&args->cache, &smem)
+                                        : kernel_for<__nv_bfloat16>(&args->cache, &smem);
+    if (!kernel)
+        return;
     struct attention_prefill_args copy = *args;
     launch_kernel(launch, kernel, prefill_grid(args), THREADS, smem, &copy);
 }

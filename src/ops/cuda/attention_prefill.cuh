@@ -50,7 +50,7 @@ DEVICE bool find_prefill_tile(const struct attention_prefill_args &a, struct pre
     return true;
 }
 
-/** Softmax weights of an e4m3 cache are multiplied in f16, whose normal numbers end at 2^-14: kept
+/** Softmax weights multiplied in f16, whose normal numbers end at 2^-14: kept
  *  2^15 times as large, which the division by their sum undoes, they have all their bits down to
  *  2^-29. Nor can what a row does not see, weighed zero, come near them where tensor cores align
  *  the terms of a sum by their exponents: which keys that are differs with the chunk. */
@@ -72,12 +72,12 @@ DEVICE bool needs_mask(const struct attention_prefill_args &a, const struct pref
            (a.window > 0 && t.end_key - 1 - first >= a.window);
 }
 
-template <int D>
-DEVICE __nv_bfloat16 *prefill_out_row(const struct attention_prefill_args &a,
-                                      const struct prefill_tile &t, int row, int head)
+template <int D, typename T>
+DEVICE T *prefill_out_row(const struct attention_prefill_args &a, const struct prefill_tile &t,
+                          int row, int head)
 {
     int at = t.first_row + row;
-    return (__nv_bfloat16 *)a.out +
+    return (T *)a.out +
            ((size_t)(t.query_start + at / t.group) * a.num_heads + head * t.group + at % t.group) *
                D;
 }

@@ -8,7 +8,7 @@
 //
 // Of an e4m3 cache the producers are a whole warpgroup: they copy tiles as they are stored to a
 // ring of their own, and widen them to f16 (exact) into the stages that wgmma reads; there all is
-// f16 instead of bf16.
+// f16, whatever type T the activations have.
 #include "ops/cuda/attention_prefill.cuh"
 #include "ops/cuda/wgmma.cuh"
 
@@ -159,27 +159,27 @@ DEVICE void produce_fp8(const struct attention_prefill_args &a, const struct pre
 }
 
 /** scores = q * k^T, not waited for. */
-template <int D, bool FP8>
+template <int D, bool F16>
 DEVICE void multiply_keys(float s[TOKENS / 8][4], const uint32_t q[D / 16][4], uint32_t tile)
 {
 #pragma unroll
     for (int kk = 0; kk < D / 16; kk++) {
         uint32_t addr = tile + kk / 4 * PANEL_BYTES + kk % 4 * 32;
-        wgmma_m64n128k16<false, FP8>(s, q[kk], matrix_descriptor(addr, 16), kk == 0);
+        wgmma_m64n128k16<false, F16>(s, q[kk], matrix_descriptor(addr, 16), kk == 0);
     }
 }
 
 /** o += p * v, not waited for. */
-template <int D, bool FP8>
+template <int D, bool F16>
 DEVICE void multiply_values(float o[D / 8][4], const uint32_t p[TOKENS / 16][4], uint32_t tile)
 {
 #pragma unroll
     for (int kk = 0; kk < TOKENS / 16; kk++) {
         uint64_t v = matrix_descriptor(tile + kk * 16 * 128, PANEL_BYTES);
         if constexpr (D == 64)
-            wgmma_m64n64k16<true, FP8>(o, p[kk], v, false);
+            wgmma_m64n64k16<true, F16>(o, p[kk], v, false);
         else
-            wgmma_m64n128k16<true, FP8>(o, p[kk], v, false);
+            wgmma_m64n128k16<true, F16>(o, p[kk], v, false);
     }
 }
 
@@ -257,12 +257,7 @@ template <int D> DEVICE void clear_values(char *tile, int num_valid)
     named_barrier(1, CONSUMERS * 128);
 }
 
-DEVICE uint32_t f16_of_bf16(uint32_t pair)
-{
-    return pack_f16(bf16_low(pair), bf16_high(pair));
-}
-
-template <int D, bool FP8>
+template <int D, typename T, bool FP8>
 DEVICE void load_queries(const struct attention_prefill_args &a, const struct prefill_tile &t,
                          int row, int head, uint32_t q[D / 16][4])
 {
@@ -270,26 +265,26 @@ DEVICE void load_queries(const struct attention_prefill_args &a, const struct pr
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int at = t.first_row + row + 8 * h;
-        const __nv_bfloat16 *src = (const __nv_bfloat16 *)a.q +
-                                   (size_t)(t.query_start + at / t.group) * a.q_stride +
-                                   (size_t)(head * t.group + at % t.group) * D + 2 * quad;
+        const T *src = (const T *)a.q + (size_t)(t.query_start + at / t.group) * a.q_stride +
+                       (size_t)(head * t.group + at % t.group) * D + 2 * quad;
 #pragma unroll
         for (int kk = 0; kk < D / 16; kk++) {
             q[kk][h] = at < t.num_rows ? *(const uint32_t *)(src + 16 * kk) : 0;
             q[kk][h + 2] = at < t.num_rows ? *(const uint32_t *)(src + 16 * kk + 8) : 0;
             if (FP8) {
-                q[kk][h] = f16_of_bf16(q[kk][h]);
-                q[kk][h + 2] = f16_of_bf16(q[kk][h + 2]);
+                q[kk][h] = pair_to_f16<T>(q[kk][h]);
+                q[kk][h + 2] = pair_to_f16<T>(q[kk][h + 2]);
             }
         }
     }
 }
 
-template <int D, bool FP8>
+template <int D, typename T, bool FP8>
 DEVICE void consume(const struct attention_prefill_args &a, const struct prefill_tile &t,
                     struct barriers *b, char *smem, int head, int seq_len)
 {
     constexpr int TILE_BYTES = prefill_stages<D, FP8>::TILE_BYTES;
+    constexpr bool F16 = FP8 || IS_F16<T>;
     int group = (int)threadIdx.x / 128 - 1, lane = threadIdx.x % 32;
     int row = group * 64 + (int)threadIdx.x % 128 / 32 * 16 + lane / 4;
     bool is_speaker = threadIdx.x % 128 == 0;
@@ -302,20 +297,20 @@ DEVICE void consume(const struct attention_prefill_args &a, const struct prefill
         r.position[h] = t.num_cached + (t.first_row + row + 8 * h) / t.group;
     }
     uint32_t q[D / 16][4], p[TOKENS / 16][4];
-    load_queries<D, FP8>(a, t, row, head, q);
+    load_queries<D, T, FP8>(a, t, row, head, q);
     float o[D / 8][4] = {}, s[TOKENS / 8][4];
 
     int tile = (t.end_key - 1) / TOKENS, end = t.first_key / TOKENS;
     barrier_wait(&b->k_full[0], 0);
     wgmma_fence();
-    multiply_keys<D, FP8>(s, q, base);
+    multiply_keys<D, F16>(s, q, base);
     wgmma_commit();
     wgmma_wait<0>();
     hold<TOKENS / 8>(s);
     if (is_speaker)
         barrier_arrive(&b->k_empty[0]);
-    softmax<FP8>(s, r, a, t, tile * TOKENS, scale);
-    pack_weights<FP8>(p, s);
+    softmax<F16>(s, r, a, t, tile * TOKENS, scale);
+    pack_weights<F16>(p, s);
     barrier_wait(&b->v_full[0], 0);
     if (!FP8 && seq_len - tile * TOKENS < TOKENS) // of e4m3 the producers see to it
         clear_values<D>(smem + TILE_BYTES, seq_len - tile * TOKENS);
@@ -329,15 +324,15 @@ DEVICE void consume(const struct attention_prefill_args &a, const struct prefill
         hold<TOKENS / 8>(s);
         hold<D / 8>(o);
         wgmma_fence();
-        multiply_keys<D, FP8>(s, q, base + next * 2 * TILE_BYTES);
+        multiply_keys<D, F16>(s, q, base + next * 2 * TILE_BYTES);
         wgmma_commit();
-        multiply_values<D, FP8>(o, p, base + stage * 2 * TILE_BYTES + TILE_BYTES);
+        multiply_values<D, F16>(o, p, base + stage * 2 * TILE_BYTES + TILE_BYTES);
         wgmma_commit();
         wgmma_wait<1>();
         hold<TOKENS / 8>(s);
         if (is_speaker)
             barrier_arrive(&b->k_empty[next]);
-        softmax<FP8>(s, r, a, t, (tile - 1) * TOKENS, scale);
+        softmax<F16>(s, r, a, t, (tile - 1) * TOKENS, scale);
         wgmma_wait<0>();
         hold<D / 8>(o);
         if (is_speaker)
@@ -349,12 +344,12 @@ DEVICE void consume(const struct attention_prefill_args &a, const struct prefill
             o[i][2] *= r.shrink[1];
             o[i][3] *= r.shrink[1];
         }
-        pack_weights<FP8>(p, s);
+        pack_weights<F16>(p, s);
         barrier_wait(&b->v_full[next], next_parity);
     }
     hold<D / 8>(o);
     wgmma_fence();
-    multiply_values<D, FP8>(o, p, base + use % STAGES * 2 * TILE_BYTES + TILE_BYTES);
+    multiply_values<D, F16>(o, p, base + use % STAGES * 2 * TILE_BYTES + TILE_BYTES);
     wgmma_commit();
     wgmma_wait<0>();
     hold<D / 8>(o);
@@ -365,16 +360,17 @@ DEVICE void consume(const struct attention_prefill_args &a, const struct prefill
         r.sum[h] += __shfl_xor_sync(0xffffffffu, r.sum[h], 2);
         if (t.first_row + row + 8 * h >= t.num_rows)
             continue;
-        __nv_bfloat16 *out = prefill_out_row<D>(a, t, row + 8 * h, head) + lane % 4 * 2;
+        T *out = prefill_out_row<D, T>(a, t, row + 8 * h, head) + lane % 4 * 2;
         // Padding sees no key.
         float factor = (FP8 ? a.cache.v_scale : 1.0f) / (r.sum[h] > 0 ? r.sum[h] : 1);
 #pragma unroll
         for (int i = 0; i < D / 8; i++)
-            *(uint32_t *)(out + 8 * i) = pack_bf16(o[i][2 * h] * factor, o[i][2 * h + 1] * factor);
+            *(uint32_t *)(out + 8 * i) =
+                pack_pair<T>(o[i][2 * h] * factor, o[i][2 * h + 1] * factor);
     }
 }
 
-template <int D, bool FP8>
+template <int D, typename T, bool FP8>
 __global__
 __launch_bounds__(THREADS, 1) void prefill_wgmma_kernel(const __grid_constant__ struct wgmma_args w)
 {
@@ -410,7 +406,7 @@ __launch_bounds__(THREADS, 1) void prefill_wgmma_kernel(const __grid_constant__ 
             produce<D>(w, t, &b, smem_address(smem), (int)blockIdx.y, seq_len);
     } else {
         registers_take<FP8 ? 232 : 240>();
-        consume<D, FP8>(w.a, t, &b, smem, (int)blockIdx.y, seq_len);
+        consume<D, T, FP8>(w.a, t, &b, smem, (int)blockIdx.y, seq_len);
     }
 }
 
@@ -420,7 +416,7 @@ typedef CUresult encode_function(CUtensorMap *, CUtensorMapDataType, cuuint32_t,
                                  CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 static bool encode_pool(encode_function *encode, CUtensorMap *map, void *pool,
-                        const struct cuda_kv_cache *cache)
+                        const struct cuda_kv_cache *cache, bool is_f16)
 {
     const cuuint64_t shape[2] = {(cuuint64_t)cache->head_dim, (cuuint64_t)cache->num_blocks *
                                                                   cache->num_kv_heads *
@@ -428,46 +424,50 @@ static bool encode_pool(encode_function *encode, CUtensorMap *map, void *pool,
     const cuuint64_t stride[1] = {(cuuint64_t)cache->head_dim * 2};
     const cuuint32_t box[2] = {PANEL_COLUMNS, PAGE}, step[2] = {1, 1};
     return shape[1] <= INT32_MAX &&
-           encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, pool, shape, stride, box, step,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+           encode(map, is_f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                  2, pool, shape, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 /** Descriptions of the pool for bulk copies; false if there can be none. */
-static bool encode_pools(struct wgmma_args *w)
+static bool encode_pools(struct wgmma_args *w, bool is_f16)
 {
     void *encode = NULL;
     cudaDriverEntryPointQueryResult found;
     return cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
                                             cudaEnableDefault, &found) == cudaSuccess &&
            found == cudaDriverEntryPointSuccess &&
-           encode_pool((encode_function *)encode, &w->k, w->a.cache.k, &w->a.cache) &&
-           encode_pool((encode_function *)encode, &w->v, w->a.cache.v, &w->a.cache);
+           encode_pool((encode_function *)encode, &w->k, w->a.cache.k, &w->a.cache, is_f16) &&
+           encode_pool((encode_function *)encode, &w->v, w->a.cache.v, &w->a.cache, is_f16);
 }
 
-template <int D, bool FP8>
+template <int D, typename T>
 static void launch_wgmma(const struct cuda_launch *launch, struct wgmma_args *w)
 {
-    launch_kernel(launch, (const void *)prefill_wgmma_kernel<D, FP8>, prefill_grid(&w->a), THREADS,
-                  prefill_stages<D, FP8>::BYTES, w);
+    bool is_fp8 = w->a.cache.is_fp8;
+    launch_kernel(launch,
+                  is_fp8 ? (const void *)prefill_wgmma_kernel<D, T, true>
+                         : (const void *)prefill_wgmma_kernel<D, T, false>,
+                  prefill_grid(&w->a), THREADS,
+                  is_fp8 ? prefill_stages<D, true>::BYTES : prefill_stages<D, false>::BYTES, w);
 }
 
 bool attention_prefill_wgmma(const struct cuda_launch *launch,
                              const struct attention_prefill_args *args)
 {
     int head_dim = args->cache.head_dim;
-    bool is_fp8 = args->cache.is_fp8;
     struct wgmma_args w = {*args, {}, {}};
-    if (args->softcap > 0 || (head_dim != 64 && head_dim != 128) || (!is_fp8 && !encode_pools(&w)))
+    if (args->softcap > 0 || (head_dim != 64 && head_dim != 128) ||
+        (!args->cache.is_fp8 && !encode_pools(&w, launch->is_f16)))
         return false;
-    if (head_dim == 64 && is_fp8)
-        launch_wgmma<64, true>(launch, &w);
+    if (head_dim == 64 && launch->is_f16)
+        launch_wgmma<64, __half>(launch, &w);
     else if (head_dim == 64)
-        launch_wgmma<64, false>(launch, &w);
-    else if (is_fp8)
-        launch_wgmma<128, true>(launch, &w);
+        launch_wgmma<64, __nv_bfloat16>(launch, &w);
+    else if (launch->is_f16)
+        launch_wgmma<128, __half>(launch, &w);
     else
-        launch_wgmma<128, false>(launch, &w);
+        launch_wgmma<128, __nv_bfloat16>(launch, &w);
     return true;
 }

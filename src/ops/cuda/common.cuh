@@ -196,6 +196,15 @@ template <typename T> DEVICE float2 unpack_pair(uint32_t pair)
         return make_float2(bf16_low(pair), bf16_high(pair));
 }
 
+/** As f16; what that cannot hold becomes its largest number. */
+template <typename T> DEVICE uint32_t pair_to_f16(uint32_t pair)
+{
+    if constexpr (IS_F16<T>)
+        return pair;
+    float2 v = unpack_pair<T>(pair);
+    return pack_f16(v.x, v.y);
+}
+
 template <typename T> DEVICE void unpack8(uint4 v, float out[8])
 {
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};

@@ -143,7 +143,7 @@ void cuda_attention(struct device *dev, struct tensor out, struct tensor q,
                     const struct kv_cache *cache, const struct attention_batch *batch,
                     const struct attention_params *params)
 {
-    assert(cache->dtype == DTYPE_BF16 || cache->dtype == DTYPE_F8_E4M3);
+    assert(cache->dtype == dev->activation_dtype || cache->dtype == DTYPE_F8_E4M3);
     struct cuda_backend *cuda = cuda_backend_of(dev);
     const struct cuda_launch launch = cuda_launch_of(dev);
     bool is_fast = cuda_attention_supports(cache->head_dim, cache->block_size);
@@ -194,7 +194,7 @@ void cuda_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cac
                       const struct qkv_params *params, const int32_t *positions,
                       const int64_t *slot_mapping)
 {
-    assert(cache->dtype == DTYPE_BF16 || cache->dtype == DTYPE_F8_E4M3);
+    assert(cache->dtype == dev->activation_dtype || cache->dtype == DTYPE_F8_E4M3);
     struct cuda_backend *cuda = cuda_backend_of(dev);
     if (cuda_attention_supports(cache->head_dim, cache->block_size) &&
         params->rot_dim / 2 % (cache->head_dim / 32) == 0) {

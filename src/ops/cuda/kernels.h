@@ -31,7 +31,7 @@ struct cuda_launch {
 // ---- Attention -----------------------------------------------------------------------------
 
 /** One layer's KV pool as the kernels see it. k, v: [num_blocks, num_kv_heads, block_size,
- * head_dim] bf16, or e4m3 with one scale each (value = stored * scale). */
+ * head_dim] of the activations' type, or e4m3 with one scale each (value = stored * scale). */
 struct cuda_kv_cache {
     void *k, *v;
     bool is_fp8;
