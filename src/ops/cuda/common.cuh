@@ -269,6 +269,13 @@ DEVICE float silu(float x)
     return __fdividef(x, 1.0f + exp2_fast(-LOG2E * x));
 }
 
+/** x/2 (1 + tanh(y)) is x / (1 + e^(-2y)), which does not cancel where tanh is near -1. */
+DEVICE float gelu_tanh(float x)
+{
+    float twice = 1.5957691216f * (x + 0.044715f * x * x * x);
+    return __fdividef(x, 1.0f + exp2_fast(-LOG2E * twice));
+}
+
 // ---- Reductions ----------------------------------------------------------------------------
 
 DEVICE float warp_sum(float v)

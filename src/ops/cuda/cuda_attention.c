@@ -116,7 +116,7 @@ static struct cuda_kv_cache kernel_cache(const struct kv_cache *cache)
     };
 }
 
-static void attend_any_shape(struct cuda_backend *cuda, struct tensor out, struct tensor q,
+static void attend_any_shape(struct device *dev, struct tensor out, struct tensor q,
                              const struct kv_cache *cache, const struct attention_batch *batch,
                              const struct attention_params *params)
 {
@@ -136,7 +136,8 @@ static void attend_any_shape(struct cuda_backend *cuda, struct tensor out, struc
         .token_seq = batch->token_seq,
         .positions = batch->positions,
     };
-    plain_attention(cuda->stream, &args);
+    const struct cuda_launch launch = cuda_launch_of(dev);
+    plain_attention(&launch, &args);
 }
 
 void cuda_attention(struct device *dev, struct tensor out, struct tensor q,
@@ -144,7 +145,6 @@ void cuda_attention(struct device *dev, struct tensor out, struct tensor q,
                     const struct attention_params *params)
 {
     assert(cache->dtype == dev->activation_dtype || cache->dtype == DTYPE_F8_E4M3);
-    struct cuda_backend *cuda = cuda_backend_of(dev);
     const struct cuda_launch launch = cuda_launch_of(dev);
     bool is_fast = cuda_attention_supports(cache->head_dim, cache->block_size);
     struct decode_plan *plan = NULL;
@@ -186,7 +186,7 @@ void cuda_attention(struct device *dev, struct tensor out, struct tensor q,
         };
         attention_prefill(&launch, &args);
     } else {
-        attend_any_shape(cuda, out, q, cache, batch, params);
+        attend_any_shape(dev, out, q, cache, batch, params);
     }
 }
 
@@ -195,10 +195,9 @@ void cuda_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cac
                       const int64_t *slot_mapping)
 {
     assert(cache->dtype == dev->activation_dtype || cache->dtype == DTYPE_F8_E4M3);
-    struct cuda_backend *cuda = cuda_backend_of(dev);
+    const struct cuda_launch launch = cuda_launch_of(dev);
     if (cuda_attention_supports(cache->head_dim, cache->block_size) &&
         params->rot_dim / 2 % (cache->head_dim / 32) == 0) {
-        const struct cuda_launch launch = cuda_launch_of(dev);
         const struct qkv_rope_args args = {
             .qkv = qkv.data,
             .stride = qkv.row_stride,
@@ -232,5 +231,5 @@ void cuda_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cac
         .positions = positions,
         .slot_mapping = slot_mapping,
     };
-    plain_prepare_qkv(cuda->stream, &args);
+    plain_prepare_qkv(&launch, &args);
 }

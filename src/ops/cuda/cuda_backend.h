@@ -37,6 +37,12 @@ static inline struct cuda_launch cuda_launch_of(const struct device *dev)
     };
 }
 
+/** The form of a weight whose elements are of the activations' type. */
+static inline enum weight_form cuda_dense_form(const struct device *dev)
+{
+    return dev->activation_dtype == DTYPE_F16 ? WEIGHT_F16 : WEIGHT_BF16;
+}
+
 /** Keeps the first failure for synchronize(). */
 static inline void cuda_note(struct cuda_backend *cuda, cudaError_t error)
 {

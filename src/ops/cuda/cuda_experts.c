@@ -27,7 +27,7 @@ static void table_matmul_experts(struct device *dev, struct tensor out, struct t
                                  const struct expert_weights *w, const struct expert_routes *routes,
                                  bool is_by_token)
 {
-    assert(w->form == WEIGHT_BF16);
+    assert(w->form == cuda_dense_form(dev));
     const struct cuda_launch launch = cuda_launch_of(dev);
     const struct expert_matmul_args args = {
         .out = out.data,

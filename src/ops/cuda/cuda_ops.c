@@ -9,20 +9,23 @@
 
 // ---- Weights -------------------------------------------------------------------------------
 
+/** A bias lies behind its matrix twice: in float32, and in the matrix's type. */
 static void copy_bias(struct device *dev, void *dst, const float *bias, int64_t n)
 {
     uint16_t *rounded = xmalloc((size_t)n * sizeof(*rounded));
     for (int64_t i = 0; i < n; i++)
-        rounded[i] = f32_to_bf16(bias[i]);
+        rounded[i] =
+            dev->activation_dtype == DTYPE_F16 ? f32_to_f16(bias[i]) : f32_to_bf16(bias[i]);
     dev->ops.copy_in(dev, dst, rounded, (size_t)n * sizeof(*rounded));
     free(rounded);
 }
 
 static enum status cuda_prepare_weight(struct device *dev, struct weight *w, struct error *err)
 {
-    if (w->form != WEIGHT_BF16)
+    if (w->form != cuda_dense_form(dev))
         return error_set(err, STATUS_UNSUPPORTED,
-                         "the GPU multiplies bfloat16 weights, not those of form %d", (int)w->form);
+                         "this GPU multiplies %s weights, not those of form %d",
+                         dtype_name(dev->activation_dtype), (int)w->form);
     size_t bias_bytes = cuda_f32_bias_bytes(w) + (size_t)w->out_features * sizeof(uint16_t);
     size_t size_bytes = cuda_matrix_bytes(w) + (w->bias ? bias_bytes : 0);
     char *memory = dev->ops.alloc(dev, size_bytes);
@@ -55,15 +58,13 @@ static bool is_vectors(int64_t n)
 static void gather_scaled(struct device *dev, struct tensor out, struct tensor from,
                           const int32_t *ids, float scale)
 {
-    struct cuda_backend *cuda = cuda_backend_of(dev);
     const struct cuda_launch launch = cuda_launch_of(dev);
     int64_t n = out.shape[1];
     if (is_vectors(n))
         cuda_gather_rows(&launch, out.data, from.data, ids, scale, (int32_t)out.shape[0],
                          (int32_t)from.shape[0], (int32_t)n);
     else
-        plain_gather_rows(cuda->stream, out.data, from.data, ids, scale, out.shape[0],
-                          from.shape[0], n);
+        plain_gather_rows(&launch, out.data, from.data, ids, scale, out.shape[0], from.shape[0], n);
 }
 
 static void table_gather_rows(struct device *dev, struct tensor out, struct tensor from,
@@ -75,7 +76,7 @@ static void table_gather_rows(struct device *dev, struct tensor out, struct tens
 static void table_embedding(struct device *dev, struct tensor out, struct tensor table,
                             const int32_t *ids, float scale)
 {
-    assert(table.dtype == DTYPE_BF16);
+    assert(table.dtype == dev->activation_dtype);
     gather_scaled(dev, out, table, ids, scale);
 }
 
@@ -89,7 +90,6 @@ static void apply_norm(struct device *dev, struct tensor out, struct tensor x, v
                        struct norm_params norm)
 {
     enum { MAX_WIDTH = 32768 };
-    struct cuda_backend *cuda = cuda_backend_of(dev);
     const struct cuda_launch launch = cuda_launch_of(dev);
     int32_t rows = (int32_t)x.shape[0], n = (int32_t)x.shape[1];
     bool is_dense = tensor_is_dense(x) && tensor_is_dense(out);
@@ -112,7 +112,7 @@ static void apply_norm(struct device *dev, struct tensor out, struct tensor x, v
         .out_stride = out.row_stride,
         .x_stride = x.row_stride,
     };
-    plain_rms_norm(cuda->stream, &args);
+    plain_rms_norm(&launch, &args);
 }
 
 static void table_rms_norm(struct device *dev, struct tensor out, struct tensor x,
@@ -141,7 +141,7 @@ enum { MAX_GEMV_ROWS = 4 };
 static void table_matmul(struct device *dev, struct tensor out, struct tensor x,
                          const struct weight *w)
 {
-    assert(w->form == WEIGHT_BF16);
+    assert(w->form == cuda_dense_form(dev));
     struct cuda_backend *cuda = cuda_backend_of(dev);
     int32_t rows = (int32_t)x.shape[0], n = (int32_t)w->out_features, k = (int32_t)w->in_features;
     if (dev->is_batch_invariant || rows > MAX_GEMV_ROWS || !tensor_is_dense(out) ||
@@ -170,7 +170,7 @@ static void table_matmul(struct device *dev, struct tensor out, struct tensor x,
 static bool table_fuses_matmul(const struct device *dev, int64_t rows, const struct weight *w,
                                const struct matmul_fusion *fusion)
 {
-    return !dev->is_batch_invariant && w->form == WEIGHT_BF16 && rows <= GEMV_MAX_ROWS &&
+    return !dev->is_batch_invariant && w->form == cuda_dense_form(dev) && rows <= GEMV_MAX_ROWS &&
            fusion->norm.weight_offset == 0 &&
            gemv_supports((int32_t)rows, (int32_t)w->out_features, (int32_t)w->in_features,
                          fusion->is_swiglu);
@@ -200,24 +200,22 @@ static void table_fused_matmul(struct device *dev, struct tensor out, struct ten
 
 static void table_silu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up)
 {
-    struct cuda_backend *cuda = cuda_backend_of(dev);
     const struct cuda_launch launch = cuda_launch_of(dev);
     int32_t rows = (int32_t)out.shape[0], n = (int32_t)out.shape[1];
     if (is_vectors(n))
         cuda_act_and_mul(&launch, out.data, gate_up.data, CUDA_ACTIVATION_SILU, rows, n);
     else
-        plain_silu_and_mul(cuda->stream, out.data, gate_up.data, rows, n);
+        plain_silu_and_mul(&launch, out.data, gate_up.data, rows, n);
 }
 
 static void table_gelu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up)
 {
-    struct cuda_backend *cuda = cuda_backend_of(dev);
     const struct cuda_launch launch = cuda_launch_of(dev);
     int32_t rows = (int32_t)out.shape[0], n = (int32_t)out.shape[1];
     if (is_vectors(n))
         cuda_act_and_mul(&launch, out.data, gate_up.data, CUDA_ACTIVATION_GELU_TANH, rows, n);
     else
-        plain_gelu_and_mul(cuda->stream, out.data, gate_up.data, rows, n);
+        plain_gelu_and_mul(&launch, out.data, gate_up.data, rows, n);
 }
 
 static void table_soft_cap(struct device *dev, struct tensor x, float cap)
@@ -260,13 +258,15 @@ static void table_sample_logprobs(struct device *dev, const struct sampled_logpr
 static void table_take_tokens(struct device *dev, int32_t *token_ids, const int32_t *indices,
                               const int32_t *drawn, int32_t num_tokens)
 {
-    plain_take_tokens(cuda_backend_of(dev)->stream, token_ids, indices, drawn, num_tokens);
+    const struct cuda_launch launch = cuda_launch_of(dev);
+    plain_take_tokens(&launch, token_ids, indices, drawn, num_tokens);
 }
 
 static void table_make_up(struct device *dev, void *dst, const void *levels, uint64_t key,
                           size_t count)
 {
-    plain_make_up(cuda_backend_of(dev)->stream, dst, levels, key, count);
+    const struct cuda_launch launch = cuda_launch_of(dev);
+    plain_make_up(&launch, dst, levels, key, count);
 }
 
 void cuda_ops_fill(struct ops *ops)

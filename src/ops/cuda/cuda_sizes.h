@@ -9,8 +9,8 @@ enum {
     MAX_DECODE_PLANS = 8, // attention windows of one model
 };
 
-/** Bytes of a weight's elements on the GPU, and of its bias in float32 behind them; the bias in
- *  bfloat16 follows. */
+/** Bytes of a weight's elements on the GPU, and of its bias in float32 behind them; the bias in the
+ *  elements' type follows. */
 size_t cuda_matrix_bytes(const struct weight *w);
 size_t cuda_f32_bias_bytes(const struct weight *w);
 

@@ -5,20 +5,13 @@
 enum { THREADS = 256 };
 
 struct act_args {
-    __nv_bfloat16 *out;
-    const __nv_bfloat16 *gate_up;
+    void *out;
+    const void *gate_up;
     int32_t units; // of eight, per row
     int64_t total;
 };
 
-/** x/2 (1 + tanh(y)) is x / (1 + e^(-2y)), which does not cancel where tanh is near -1. */
-DEVICE float gelu_tanh(float x)
-{
-    float twice = 1.5957691216f * (x + 0.044715f * x * x * x);
-    return __fdividef(x, 1.0f + exp2_fast(-LOG2E * twice));
-}
-
-template <bool GELU>
+template <typename T, bool GELU>
 static __global__
 __launch_bounds__(THREADS) void act_kernel(const __grid_constant__ struct act_args a)
 {
@@ -29,23 +22,24 @@ __launch_bounds__(THREADS) void act_kernel(const __grid_constant__ struct act_ar
         return;
     const uint4 *gate = (const uint4 *)a.gate_up + at / a.units * 2 * a.units + at % a.units;
     float g[8], u[8];
-    unpack_bf16x8(gate[0], g);
-    unpack_bf16x8(gate[a.units], u);
+    unpack8<T>(gate[0], g);
+    unpack8<T>(gate[a.units], u);
 #pragma unroll
     for (int i = 0; i < 8; i++)
         u[i] *= GELU ? gelu_tanh(g[i]) : silu(g[i]);
-    ((uint4 *)a.out)[at] = pack_bf16x8(u);
+    ((uint4 *)a.out)[at] = pack8<T>(u);
 }
 
 struct gather_args {
-    __nv_bfloat16 *out;
-    const __nv_bfloat16 *table;
+    void *out;
+    const void *table;
     const int32_t *ids;
     float scale;
     int32_t num_rows, units;
     int64_t total;
 };
 
+template <typename T>
 static __global__
 __launch_bounds__(THREADS) void gather_kernel(const __grid_constant__ struct gather_args a)
 {
@@ -60,22 +54,23 @@ __launch_bounds__(THREADS) void gather_kernel(const __grid_constant__ struct gat
         v = __ldg((const uint4 *)a.table + (size_t)id * a.units + at % a.units);
     if (a.scale != 1.0f) {
         float f[8];
-        unpack_bf16x8(v, f);
+        unpack8<T>(v, f);
 #pragma unroll
         for (int i = 0; i < 8; i++)
             f[i] *= a.scale;
-        v = pack_bf16x8(f);
+        v = pack8<T>(f);
     }
     ((uint4 *)a.out)[at] = v;
 }
 
 struct widen_args {
     float *out;
-    const __nv_bfloat16 *x;
+    const void *x;
     float cap;
     int64_t total;
 };
 
+template <typename T>
 static __global__
 __launch_bounds__(THREADS) void widen_kernel(const __grid_constant__ struct widen_args a)
 {
@@ -85,7 +80,7 @@ __launch_bounds__(THREADS) void widen_kernel(const __grid_constant__ struct wide
     if (at >= a.total)
         return;
     float f[8];
-    unpack_bf16x8(((const uint4 *)a.x)[at], f);
+    unpack8<T>(((const uint4 *)a.x)[at], f);
 #pragma unroll
     for (int i = 0; i < 8; i++)
         f[i] = a.cap > 0 ? a.cap * tanhf(f[i] / a.cap) : f[i];
@@ -116,31 +111,39 @@ static void launch_flat(const struct cuda_launch *launch, const void *kernel, in
                       args);
 }
 
+template <typename T> static const void *act_kernel_of(enum cuda_activation act)
+{
+    return act == CUDA_ACTIVATION_SILU ? (const void *)act_kernel<T, false>
+                                       : (const void *)act_kernel<T, true>;
+}
+
 void cuda_act_and_mul(const struct cuda_launch *launch, void *out, const void *gate_up,
                       enum cuda_activation act, int32_t rows, int32_t n)
 {
-    struct act_args args = {(__nv_bfloat16 *)out, (const __nv_bfloat16 *)gate_up, n / 8,
-                            (int64_t)rows * (n / 8)};
+    struct act_args args = {out, gate_up, n / 8, (int64_t)rows * (n / 8)};
     launch_flat(launch,
-                act == CUDA_ACTIVATION_SILU ? (const void *)act_kernel<false>
-                                            : (const void *)act_kernel<true>,
+                launch->is_f16 ? act_kernel_of<__half>(act) : act_kernel_of<__nv_bfloat16>(act),
                 args.total, &args);
 }
 
 void cuda_gather_rows(const struct cuda_launch *launch, void *out, const void *table,
                       const int32_t *ids, float scale, int32_t num_ids, int32_t num_rows, int32_t n)
 {
-    struct gather_args args = {
-        (__nv_bfloat16 *)out,      (const __nv_bfloat16 *)table, ids, scale, num_rows, n / 8,
-        (int64_t)num_ids * (n / 8)};
-    launch_flat(launch, (const void *)gather_kernel, args.total, &args);
+    struct gather_args args = {out, table, ids, scale, num_rows, n / 8, (int64_t)num_ids * (n / 8)};
+    launch_flat(launch,
+                launch->is_f16 ? (const void *)gather_kernel<__half>
+                               : (const void *)gather_kernel<__nv_bfloat16>,
+                args.total, &args);
 }
 
 void cuda_logits_to_f32(const struct cuda_launch *launch, float *out, const void *x, float cap,
                         int64_t num_elements)
 {
-    struct widen_args args = {out, (const __nv_bfloat16 *)x, cap, num_elements / 8};
-    launch_flat(launch, (const void *)widen_kernel, args.total, &args);
+    struct widen_args args = {out, x, cap, num_elements / 8};
+    launch_flat(launch,
+                launch->is_f16 ? (const void *)widen_kernel<__half>
+                               : (const void *)widen_kernel<__nv_bfloat16>,
+                args.total, &args);
 }
 
 void cuda_soft_cap(const struct cuda_launch *launch, float *x, float cap, int64_t num_elements)

@@ -12,8 +12,10 @@
 // over k does not care, as long as both operands agree.
 //
 // RMSNorm costs little here: the sum of squares is collected from the fragments, and its root, one
-// number per row, is applied to the finished sums. With SwiGLU the upper half of a tile's rows
-// comes from up's half of the weight, so gate and up meet in one thread.
+// number per row, is applied to the finished sums. In float16 x times the norm's weight may be too
+// much before that, so the weight is made smaller than one by a power of two, which the finished
+// sums get back; the power is found before the previous kernel has ended. With SwiGLU the upper
+// half of a tile's rows comes from up's half of the weight, so gate and up meet in one thread.
 #include "ops/cuda/barrier.cuh"
 
 enum { WARPS = 8, THREADS = (WARPS + 1) * 32, STEP = 64, SPAN = WARPS * STEP, STAGES = 5 };
@@ -45,8 +47,8 @@ DEVICE void produce(const struct gemv_args &a, int num_tiles, struct ring_barrie
 {
     int lane = threadIdx.x % 32, use = 0;
     for (int tile = (int)blockIdx.x; tile < num_tiles; tile += (int)gridDim.x) {
-        const __nv_bfloat16 *row = (const __nv_bfloat16 *)a.weight +
-                                   (size_t)weight_row<ROWS, SWIGLU>(a, tile, lane % ROWS) * a.k;
+        const uint16_t *row = (const uint16_t *)a.weight +
+                              (size_t)weight_row<ROWS, SWIGLU>(a, tile, lane % ROWS) * a.k;
         for (int at = 0; at < a.k; at += SPAN, use++) {
             int stage = use % STAGES;
             uint32_t row_bytes = (uint32_t)min(SPAN, a.k - at) * 2;
@@ -61,18 +63,51 @@ DEVICE void produce(const struct gemv_args &a, int num_tiles, struct ring_barrie
     }
 }
 
-/** x * norm_weight, and its squares added to `squares`. */
-DEVICE uint4 apply_norm_weight(uint4 x, uint4 norm_weight, float &squares)
+/** A power of two that makes every element of a float16 norm's weight smaller than one; one where
+ *  that is so. */
+DEVICE float norm_shrink(const struct gemv_args &a, float largest_of[WARPS])
+{
+    float largest = 0;
+    for (int k = (int)threadIdx.x * 8; k < a.k; k += WARPS * 32 * 8) {
+        float w[8];
+        unpack8<__half>(__ldg((const uint4 *)((const uint16_t *)a.norm_weight + k)), w);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            largest = fmaxf(largest, fabsf(w[i]));
+    }
+    largest = warp_max(largest);
+    if (threadIdx.x % 32 == 0)
+        largest_of[threadIdx.x / 32] = largest;
+    named_barrier(1, WARPS * 32);
+#pragma unroll
+    for (int i = 0; i < WARPS; i++)
+        largest = fmaxf(largest, largest_of[i]);
+    uint32_t exponent = __float_as_uint(largest) >> 23; // of one: 127
+    return exponent < 127 ? 1.0f : __uint_as_float((253 - exponent) << 23);
+}
+
+/** x * norm_weight (* shrink, in float16), and the squares of x added to `squares`. */
+template <typename T>
+DEVICE uint4 apply_norm_weight(uint4 x, uint4 norm_weight, float shrink, float &squares)
 {
     float a[8], b[8];
-    unpack_bf16x8(x, a);
-    unpack_bf16x8(norm_weight, b);
+    unpack8<T>(x, a);
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         squares += a[i] * a[i];
-        a[i] *= b[i];
+    if constexpr (IS_F16<T>) {
+        const __half2 factor = __float2half2_rn(shrink);
+        __half2 *pairs = (__half2 *)&x;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            pairs[i] = __hmul2(pairs[i], __hmul2(((const __half2 *)&norm_weight)[i], factor));
+        return x;
     }
-    return pack_bf16x8(a);
+    unpack8<T>(norm_weight, b);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        a[i] *= b[i];
+    return pack8<T>(a);
 }
 
 /** What a step multiplies with: two spans of 32 in k. */
@@ -92,21 +127,21 @@ DEVICE void load_inputs(struct step_inputs<TILES> &in, const struct gemv_args &a
     for (int i = 0; i < 2; i++) {
         if (NORM)
             in.norm_weight[i] =
-                __ldg((const uint4 *)((const __nv_bfloat16 *)a.norm_weight + k + i * 32));
+                __ldg((const uint4 *)((const uint16_t *)a.norm_weight + k + i * 32));
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
             int row = lane / 4 + 8 * t;
             in.x[i][t] = make_uint4(0, 0, 0, 0);
             if (row < a.num_rows)
                 in.x[i][t] =
-                    *(const uint4 *)((const __nv_bfloat16 *)a.x + row * a.x_stride + k + i * 32);
+                    *(const uint4 *)((const uint16_t *)a.x + row * a.x_stride + k + i * 32);
         }
     }
 }
 
-template <int ROWS, int TILES, bool NORM>
+template <typename T, int ROWS, int TILES, bool NORM>
 DEVICE void multiply_step(float acc[TILES][4], float squares[TILES], const char *weight,
-                          const struct step_inputs<TILES> &in)
+                          const struct step_inputs<TILES> &in, float shrink)
 {
     int lane = threadIdx.x % 32;
     weight += lane / 4 * PITCH + lane % 4 * 16;
@@ -119,13 +154,14 @@ DEVICE void multiply_step(float acc[TILES][4], float squares[TILES], const char 
         for (int t = 0; t < TILES; t++) {
             uint4 x = in.x[i][t];
             if (NORM)
-                x = apply_norm_weight(x, in.norm_weight[i], squares[t]);
-            mma_16816<false>(acc[t], lower.x, upper.x, lower.y, upper.y, x.x, x.y);
-            mma_16816<false>(acc[t], lower.z, upper.z, lower.w, upper.w, x.z, x.w);
+                x = apply_norm_weight<T>(x, in.norm_weight[i], shrink, squares[t]);
+            mma_16816<IS_F16<T>>(acc[t], lower.x, upper.x, lower.y, upper.y, x.x, x.y);
+            mma_16816<IS_F16<T>>(acc[t], lower.z, upper.z, lower.w, upper.w, x.z, x.w);
         }
     }
 }
 
+template <typename T>
 DEVICE void store(const struct gemv_args &a, int row, int col, int num_cols, float v)
 {
     size_t at = (size_t)row * num_cols + col;
@@ -135,8 +171,8 @@ DEVICE void store(const struct gemv_args &a, int row, int col, int num_cols, flo
         ((float *)a.out)[at] = v;
     } else {
         if (a.residual)
-            v += __bfloat162float(((const __nv_bfloat16 *)a.residual)[at]);
-        ((__nv_bfloat16 *)a.out)[at] = __float2bfloat16(v);
+            v += to_f32(((const T *)a.residual)[at]);
+        ((T *)a.out)[at] = from_f32<T>(v);
     }
 }
 
@@ -147,9 +183,9 @@ template <int ROWS, int COLS> struct tile_sums {
     float squares[WARPS][COLS];
 };
 
-template <int ROWS, int TILES, bool NORM, bool SWIGLU>
+template <typename T, int ROWS, int TILES, bool NORM, bool SWIGLU>
 DEVICE void finish_tile(const struct gemv_args &a, struct tile_sums<ROWS, 8 * TILES> *sums,
-                        const float acc[TILES][4], float squares[TILES], int tile)
+                        const float acc[TILES][4], float squares[TILES], int tile, float shrink)
 {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
@@ -182,6 +218,8 @@ DEVICE void finish_tile(const struct gemv_args &a, struct tile_sums<ROWS, 8 * TI
     }
     if (NORM) {
         float scale = rsqrtf(squares_of_row / (float)a.k + a.norm_eps);
+        if (IS_F16<T>)
+            scale /= shrink;
         v *= scale;
         up *= scale;
     }
@@ -190,10 +228,10 @@ DEVICE void finish_tile(const struct gemv_args &a, struct tile_sums<ROWS, 8 * TI
         if (SWIGLU)
             up += a.bias[num_cols + col];
     }
-    store(a, row, col, num_cols, SWIGLU ? silu(v) * up : v);
+    store<T>(a, row, col, num_cols, SWIGLU ? silu(v) * up : v);
 }
 
-template <int ROWS, int TILES, bool NORM, bool SWIGLU>
+template <typename T, int ROWS, int TILES, bool NORM, bool SWIGLU>
 __global__
 __launch_bounds__(THREADS, CTAS_PER_SM) void gemv_kernel(const __grid_constant__ struct gemv_args a)
 {
@@ -216,6 +254,9 @@ __launch_bounds__(THREADS, CTAS_PER_SM) void gemv_kernel(const __grid_constant__
         produce<ROWS, SWIGLU>(a, num_tiles, &b, smem_address(ring));
         return;
     }
+    float shrink = 1.0f;
+    if (NORM && IS_F16<T>)
+        shrink = norm_shrink(a, sums[1].squares[0]); // the second tile's, long before it
     dependency_wait();
     int use = 0, turn = 0;
     struct step_inputs<TILES> in = {
@@ -229,13 +270,13 @@ __launch_bounds__(THREADS, CTAS_PER_SM) void gemv_kernel(const __grid_constant__
             load_inputs<TILES, NORM>(in, a, at + SPAN < a.k ? k + SPAN : warp * STEP); // for later
             barrier_wait(&b.full[stage], (uint32_t)(use / STAGES) & 1);
             if (k < a.k)
-                multiply_step<ROWS, TILES, NORM>(acc, squares,
-                                                 ring + stage * STAGE_BYTES + warp * STEP * 2, now);
+                multiply_step<T, ROWS, TILES, NORM>(
+                    acc, squares, ring + stage * STAGE_BYTES + warp * STEP * 2, now, shrink);
             __syncwarp();
             if (threadIdx.x % 32 == 0)
                 barrier_arrive(&b.empty[stage]);
         }
-        finish_tile<ROWS, TILES, NORM, SWIGLU>(a, &sums[turn], acc, squares, tile);
+        finish_tile<T, ROWS, TILES, NORM, SWIGLU>(a, &sums[turn], acc, squares, tile, shrink);
     }
 }
 
@@ -245,27 +286,32 @@ bool gemv_supports(int32_t num_rows, int32_t n, int32_t k, bool is_swiglu)
            (!is_swiglu || n % 2 == 0);
 }
 
-template <int ROWS, int TILES> static const void *kernel_of(bool has_norm, bool is_swiglu)
+template <typename T, int ROWS, int TILES>
+static const void *kernel_of(bool has_norm, bool is_swiglu)
 {
     if (is_swiglu)
-        return has_norm ? (const void *)gemv_kernel<16, TILES, true, true>
-                        : (const void *)gemv_kernel<16, TILES, false, true>;
-    return has_norm ? (const void *)gemv_kernel<ROWS, TILES, true, false>
-                    : (const void *)gemv_kernel<ROWS, TILES, false, false>;
+        return has_norm ? (const void *)gemv_kernel<T, 16, TILES, true, true>
+                        : (const void *)gemv_kernel<T, 16, TILES, false, true>;
+    return has_norm ? (const void *)gemv_kernel<T, ROWS, TILES, true, false>
+                    : (const void *)gemv_kernel<T, ROWS, TILES, false, false>;
+}
+
+template <typename T> static const void *kernel_for(const struct gemv_args *args, int rows)
+{
+    bool has_norm = args->norm_weight != NULL;
+    if (args->num_rows <= 8)
+        return rows == 16 ? kernel_of<T, 16, 1>(has_norm, args->is_swiglu)
+                          : kernel_of<T, 8, 1>(has_norm, false);
+    return rows == 16 ? kernel_of<T, 16, 2>(has_norm, args->is_swiglu)
+                      : kernel_of<T, 8, 2>(has_norm, false);
 }
 
 void gemv(const struct cuda_launch *launch, const struct gemv_args *args)
 {
     // The cut of k and of the rows depends on the weight's shape alone: so does every sum.
     int rows = args->is_swiglu || args->n > NARROW ? 16 : 8;
-    bool has_norm = args->norm_weight != NULL;
-    const void *kernel;
-    if (args->num_rows <= 8)
-        kernel = rows == 16 ? kernel_of<16, 1>(has_norm, args->is_swiglu)
-                            : kernel_of<8, 1>(has_norm, false);
-    else
-        kernel = rows == 16 ? kernel_of<16, 2>(has_norm, args->is_swiglu)
-                            : kernel_of<8, 2>(has_norm, false);
+    const void *kernel =
+        launch->is_f16 ? kernel_for<__half>(args, rows) : kernel_for<__nv_bfloat16>(args, rows);
     int per_tile = args->is_swiglu ? 8 : rows, cols = args->is_swiglu ? args->n / 2 : args->n;
     int num_tiles = (cols + per_tile - 1) / per_tile, num_ctas = CTAS_PER_SM * launch->num_sms;
     struct gemv_args copy = *args;

@@ -1,5 +1,6 @@
-// Launchers of the Hopper kernels. Everything is bf16 in and out, f32 inside, unless it says so;
-// every pointer is device memory. A launcher only enqueues on its stream: it allocates nothing,
+// Launchers of the Hopper kernels. Activations and weights are bf16, or f16 where the launch says
+// so; sums are f32; what differs says so. What f16 cannot hold becomes its largest number. Every
+// pointer is device memory. A launcher only enqueues on its stream: it allocates nothing,
 // waits for nothing, and may be captured in a graph. Errors of a launch surface with the stream's
 // next synchronisation (cudaGetLastError).
 //
@@ -100,7 +101,7 @@ void attention_prefill(const struct cuda_launch *launch, const struct attention_
 enum { GEMV_MAX_ROWS = 16 };
 
 struct gemv_args {
-    void *out;               // [num_rows, n] bf16, or f32 if out_is_f32; SwiGLU: [num_rows, n / 2]
+    void *out;               // [num_rows, n], or f32 if out_is_f32; SwiGLU: [num_rows, n / 2]
     const void *x;           // [num_rows, k], rows x_stride elements apart
     const void *weight;      // [n, k] row-major
     const float *bias;       // [n] or NULL
@@ -170,7 +171,7 @@ void cuda_gather_rows(const struct cuda_launch *launch, void *out, const void *t
                       const int32_t *ids, float scale, int32_t num_ids, int32_t num_rows,
                       int32_t n);
 
-/** out (f32) = x (bf16), num_elements a multiple of 8; cap > 0: cap * tanh(x / cap). */
+/** out (f32) = x, num_elements a multiple of 8; cap > 0: cap * tanh(x / cap). */
 void cuda_logits_to_f32(const struct cuda_launch *launch, float *out, const void *x, float cap,
                         int64_t num_elements);
 

@@ -1,155 +1,82 @@
-// Kernels that take any shape: simple, and right. bfloat16 in and out, float32 inside.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-#include <math.h>
-
+// Kernels that take any shape: simple, and right. Activations and weights of type T, bfloat16 or
+// float16; float32 inside.
+#include "ops/cuda/common.cuh"
 #include "ops/cuda/plain.h"
 
 #include <string.h>
 
-using bf16 = __nv_bfloat16;
-
 static const int THREADS = 256;
 static const int WARP = 32;
 
-static __device__ __forceinline__ float warp_sum(float v)
-{
-    for (int i = WARP / 2; i > 0; i /= 2)
-        v += __shfl_xor_sync(0xffffffffu, v, i);
-    return v;
-}
-
-/** The sum over a block of THREADS, in a fixed order, for every thread. */
-static __device__ float block_sum(float v)
-{
-    __shared__ float sums[THREADS / WARP];
-    v = warp_sum(v);
-    if (threadIdx.x % WARP == 0)
-        sums[threadIdx.x / WARP] = v;
-    __syncthreads();
-    float total = 0;
-    for (int i = 0; i < THREADS / WARP; i++)
-        total += sums[i];
-    __syncthreads();
-    return total;
-}
-
 // ---- Rows ----------------------------------------------------------------------------------
 
-static __global__ void embedding_kernel(bf16 *out, const bf16 *table, const int32_t *ids,
-                                        float scale, int64_t vocab_size, int64_t n)
+template <typename T>
+static __global__ void gather_kernel(void *out, const void *table, const int32_t *ids, float scale,
+                                     int64_t num_rows, int64_t n)
 {
     int64_t id = ids[blockIdx.x];
-    bool is_known = id >= 0 && id < vocab_size;
+    bool is_known = id >= 0 && id < num_rows;
+    const T *from = (const T *)table + id * n;
+    T *to = (T *)out + blockIdx.x * n;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
-        out[blockIdx.x * n + i] =
-            __float2bfloat16(is_known ? __bfloat162float(table[id * n + i]) * scale : 0.0f);
+        to[i] = from_f32<T>(is_known ? to_f32(from[i]) * scale : 0.0f);
 }
 
-static __global__ void rms_norm_kernel(struct plain_norm s)
+template <typename T> static __global__ void rms_norm_kernel(struct plain_norm s)
 {
-    const bf16 *x = (const bf16 *)s.x + blockIdx.x * s.x_stride, *from = x;
-    bf16 *out = (bf16 *)s.out + blockIdx.x * s.out_stride;
-    bf16 *residual = s.residual ? (bf16 *)s.residual + blockIdx.x * s.n : NULL;
+    __shared__ float partial[32];
+    const T *x = (const T *)s.x + blockIdx.x * s.x_stride, *from = x;
+    T *out = (T *)s.out + blockIdx.x * s.out_stride;
+    T *residual = s.residual ? (T *)s.residual + blockIdx.x * s.n : NULL;
     float sum = 0;
     for (int64_t i = threadIdx.x; i < s.n; i += THREADS) {
-        bf16 value = x[i];
+        T value = x[i];
         if (residual) {
-            value = __float2bfloat16(__bfloat162float(residual[i]) + __bfloat162float(value));
+            value = from_f32<T>(to_f32(residual[i]) + to_f32(value));
             residual[i] = value;
         }
-        float v = __bfloat162float(value);
+        float v = to_f32(value);
         sum += v * v;
     }
-    float scale = rsqrtf(block_sum(sum) / (float)s.n + s.eps);
+    float scale = rsqrtf(block_sum(sum, partial) / (float)s.n + s.eps);
     if (residual)
         from = residual;
     for (int64_t i = threadIdx.x; i < s.n; i += THREADS)
-        out[i] = __float2bfloat16(__bfloat162float(from[i]) * scale *
-                                  (s.offset + __bfloat162float(((const bf16 *)s.weight)[i])));
+        out[i] =
+            from_f32<T>(to_f32(from[i]) * scale * (s.offset + to_f32(((const T *)s.weight)[i])));
 }
 
-static __device__ __forceinline__ float silu(float x)
-{
-    return x / (1.0f + expf(-x));
-}
-
-static __device__ __forceinline__ float gelu_tanh(float x)
-{
-    return x / (1.0f + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
-}
-
-template <bool GELU>
-static __global__ void act_and_mul_kernel(bf16 *out, const bf16 *gate_up, int64_t n)
+template <typename T, bool GELU>
+static __global__ void act_and_mul_kernel(void *out, const void *gate_up, int64_t n)
 {
     int64_t i = (int64_t)blockIdx.y * blockDim.x + threadIdx.x, row = blockIdx.x;
     if (i >= n)
         return;
-    float gate = __bfloat162float(gate_up[row * 2 * n + i]);
-    float up = __bfloat162float(gate_up[row * 2 * n + n + i]);
-    out[row * n + i] = __float2bfloat16((GELU ? gelu_tanh(gate) : silu(gate)) * up);
-}
-
-/** The largest logit, of the lowest id on a tie; -1 when one is NaN or +infinity, or none finite.
- */
-static __global__ void greedy_kernel(int32_t *token_ids, const float *logits, int64_t stride,
-                                     int32_t vocab_size)
-{
-    const float *row = logits + blockIdx.x * stride;
-    float best = -INFINITY;
-    int32_t best_id = -1;
-    bool is_broken = false;
-    for (int32_t id = threadIdx.x; id < vocab_size; id += blockDim.x) {
-        float v = row[id];
-        is_broken |= isnan(v) || v == INFINITY;
-        if (v > best) {
-            best = v;
-            best_id = id;
-        }
-    }
-    is_broken = __syncthreads_or(is_broken);
-    __shared__ float bests[1024];
-    __shared__ int32_t best_ids[1024];
-    bests[threadIdx.x] = best;
-    best_ids[threadIdx.x] = best_id;
-    for (int half = blockDim.x / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.x >= half)
-            continue;
-        float other = bests[threadIdx.x + half];
-        int32_t other_id = best_ids[threadIdx.x + half], id = best_ids[threadIdx.x];
-        bool is_better = other_id >= 0 && (id < 0 || other > bests[threadIdx.x] ||
-                                           (other == bests[threadIdx.x] && other_id < id));
-        if (is_better) {
-            bests[threadIdx.x] = other;
-            best_ids[threadIdx.x] = other_id;
-        }
-    }
-    if (threadIdx.x == 0)
-        token_ids[blockIdx.x] = is_broken ? -1 : best_ids[0];
+    const T *from = (const T *)gate_up + row * 2 * n + i;
+    float gate = to_f32(from[0]), up = to_f32(from[n]);
+    ((T *)out)[row * n + i] = from_f32<T>((GELU ? gelu_tanh(gate) : silu(gate)) * up);
 }
 
 // ---- Queries, keys, values -----------------------------------------------------------------
 
 /** One warp for each head of each token; `head` of shared memory: [head_dim] f32. */
-static __global__ void prepare_qkv_kernel(struct plain_qkv s)
+template <typename T> static __global__ void prepare_qkv_kernel(struct plain_qkv s)
 {
     extern __shared__ float head[];
     int32_t token = blockIdx.x, index = blockIdx.y, lane = threadIdx.x;
     bool is_query = index < s.num_heads;
     bool is_value = index >= s.num_heads + s.cache.num_kv_heads;
-    bf16 *x = (bf16 *)s.qkv + token * s.row_stride + (int64_t)index * s.cache.head_dim;
+    T *x = (T *)s.qkv + token * s.row_stride + (int64_t)index * s.cache.head_dim;
     float sum = 0;
     for (int32_t i = lane; i < s.cache.head_dim; i += WARP) {
-        head[i] = __bfloat162float(x[i]);
+        head[i] = to_f32(x[i]);
         sum += head[i] * head[i];
     }
-    const bf16 *norm = (const bf16 *)(is_query ? s.q_norm : s.k_norm);
+    const T *norm = (const T *)(is_query ? s.q_norm : s.k_norm);
     if (!is_value && norm) {
         float scale = rsqrtf(warp_sum(sum) / (float)s.cache.head_dim + s.eps);
         for (int32_t i = lane; i < s.cache.head_dim; i += WARP)
-            head[i] = head[i] * scale * (s.norm_offset + __bfloat162float(norm[i]));
+            head[i] = head[i] * scale * (s.norm_offset + to_f32(norm[i]));
     }
     __syncwarp();
     int32_t half = s.rot_dim / 2;
@@ -174,26 +101,27 @@ static __global__ void prepare_qkv_kernel(struct plain_qkv s)
     float cache_scale = is_value ? s.cache.v_scale : s.cache.k_scale;
     for (int32_t i = lane; i < s.cache.head_dim; i += WARP) {
         if (is_query)
-            x[i] = __float2bfloat16(head[i]);
+            x[i] = from_f32<T>(head[i]);
         else if (s.cache.is_fp8)
             ((uint8_t *)pool)[at + i] =
                 __nv_cvt_float_to_fp8(head[i] / cache_scale, __NV_SATFINITE, __NV_E4M3);
         else
-            ((bf16 *)pool)[at + i] = __float2bfloat16(head[i]);
+            ((T *)pool)[at + i] = from_f32<T>(head[i]);
     }
 }
 
 /** Element i of the keys or values; an e4m3 one still to be multiplied by its scale. */
-static __device__ float load_cached(const struct cuda_kv_cache &cache, const void *pool, int64_t i)
+template <typename T>
+DEVICE float load_cached(const struct cuda_kv_cache &cache, const void *pool, int64_t i)
 {
     if (!cache.is_fp8)
-        return __bfloat162float(((const bf16 *)pool)[i]);
+        return to_f32(((const T *)pool)[i]);
     return __half2float(__half(__nv_cvt_fp8_to_halfraw(((const uint8_t *)pool)[i], __NV_E4M3)));
 }
 
 /** One block for each head of each token. Each warp takes every n-th key and keeps its own running
  *  softmax; at the end they are joined. Shared memory: q, then each warp's sums, [head_dim] f32. */
-static __global__ void attention_kernel(struct plain_attention s)
+template <typename T> static __global__ void attention_kernel(struct plain_attention s)
 {
     extern __shared__ float shared[];
     const int num_warps = THREADS / WARP;
@@ -201,16 +129,15 @@ static __global__ void attention_kernel(struct plain_attention s)
     int32_t token = blockIdx.x, head = blockIdx.y;
     int32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int32_t seq = s.token_seq[token], position = s.positions[token];
-    bf16 *out = (bf16 *)s.out + ((int64_t)token * s.num_heads + head) * s.cache.head_dim;
+    T *out = (T *)s.out + ((int64_t)token * s.num_heads + head) * s.cache.head_dim;
     if (s.seq_lens[seq] == 0) { // padding
         for (int32_t i = threadIdx.x; i < s.cache.head_dim; i += THREADS)
-            out[i] = __float2bfloat16(0.0f);
+            out[i] = from_f32<T>(0.0f);
         return;
     }
     float *q = shared, *sums = shared + (1 + warp) * s.cache.head_dim;
     for (int32_t i = threadIdx.x; i < s.cache.head_dim; i += THREADS)
-        q[i] = __bfloat162float(
-                   ((const bf16 *)s.q)[token * s.q_stride + (int64_t)head * s.cache.head_dim + i]) *
+        q[i] = to_f32(((const T *)s.q)[token * s.q_stride + (int64_t)head * s.cache.head_dim + i]) *
                s.scale * (s.cache.is_fp8 ? s.cache.k_scale : 1.0f);
     for (int32_t i = lane; i < s.cache.head_dim; i += WARP)
         sums[i] = 0;
@@ -225,7 +152,7 @@ static __global__ void attention_kernel(struct plain_attention s)
                      s.cache.head_dim;
         float dot = 0;
         for (int32_t i = lane; i < s.cache.head_dim; i += WARP)
-            dot += q[i] * load_cached(s.cache, s.cache.k, at + i);
+            dot += q[i] * load_cached<T>(s.cache, s.cache.k, at + i);
         dot = warp_sum(dot);
         if (s.softcap > 0)
             dot = s.softcap * tanhf(dot / s.softcap);
@@ -233,7 +160,7 @@ static __global__ void attention_kernel(struct plain_attention s)
         float keep = expf(max_score - new_max), p = expf(dot - new_max);
         total = total * keep + p;
         for (int32_t i = lane; i < s.cache.head_dim; i += WARP)
-            sums[i] = sums[i] * keep + p * load_cached(s.cache, s.cache.v, at + i);
+            sums[i] = sums[i] * keep + p * load_cached<T>(s.cache, s.cache.v, at + i);
         max_score = new_max;
     }
     if (lane == 0) {
@@ -250,7 +177,7 @@ static __global__ void attention_kernel(struct plain_attention s)
         float value = 0;
         for (int w = 0; w < num_warps; w++)
             value += shared[(1 + w) * s.cache.head_dim + i] * expf(warp_max[w] - all_max);
-        out[i] = __float2bfloat16(value / all_total * (s.cache.is_fp8 ? s.cache.v_scale : 1.0f));
+        out[i] = from_f32<T>(value / all_total * (s.cache.is_fp8 ? s.cache.v_scale : 1.0f));
     }
 }
 
@@ -289,71 +216,82 @@ static __global__ void make_up_kernel(uint16_t *dst, const __grid_constant__ str
 
 // ---- Launchers -----------------------------------------------------------------------------
 
-void plain_gather_rows(cudaStream_t stream, void *out, const void *table, const int32_t *ids,
-                       float scale, int64_t num_ids, int64_t num_rows, int64_t n)
+void plain_gather_rows(const struct cuda_launch *launch, void *out, const void *table,
+                       const int32_t *ids, float scale, int64_t num_ids, int64_t num_rows,
+                       int64_t n)
 {
-    embedding_kernel<<<(unsigned)num_ids, THREADS, 0, stream>>>((bf16 *)out, (const bf16 *)table,
-                                                                ids, scale, num_rows, n);
+    (launch->is_f16
+         ? gather_kernel<__half>
+         : gather_kernel<__nv_bfloat16>)<<<(unsigned)num_ids, THREADS, 0, launch->stream>>>(
+        out, table, ids, scale, num_rows, n);
 }
 
-void plain_rms_norm(cudaStream_t stream, const struct plain_norm *args)
+void plain_rms_norm(const struct cuda_launch *launch, const struct plain_norm *args)
 {
-    rms_norm_kernel<<<(unsigned)args->rows, THREADS, 0, stream>>>(*args);
+    (launch->is_f16
+         ? rms_norm_kernel<__half>
+         : rms_norm_kernel<__nv_bfloat16>)<<<(unsigned)args->rows, THREADS, 0, launch->stream>>>(
+        *args);
 }
 
-void plain_prepare_qkv(cudaStream_t stream, const struct plain_qkv *args)
+void plain_prepare_qkv(const struct cuda_launch *launch, const struct plain_qkv *args)
 {
     dim3 grid((unsigned)args->num_tokens,
               (unsigned)(args->num_heads + 2 * args->cache.num_kv_heads));
-    prepare_qkv_kernel<<<grid, WARP, (size_t)args->cache.head_dim * sizeof(float), stream>>>(*args);
+    size_t shared = (size_t)args->cache.head_dim * sizeof(float);
+    (launch->is_f16
+         ? prepare_qkv_kernel<__half>
+         : prepare_qkv_kernel<__nv_bfloat16>)<<<grid, WARP, shared, launch->stream>>>(*args);
 }
 
-void plain_attention(cudaStream_t stream, const struct plain_attention *args)
+void plain_attention(const struct cuda_launch *launch, const struct plain_attention *args)
 {
     dim3 grid((unsigned)args->num_tokens, (unsigned)args->num_heads);
     size_t shared = (size_t)(1 + THREADS / WARP) * (size_t)args->cache.head_dim * sizeof(float);
-    attention_kernel<<<grid, THREADS, shared, stream>>>(*args);
+    (launch->is_f16
+         ? attention_kernel<__half>
+         : attention_kernel<__nv_bfloat16>)<<<grid, THREADS, shared, launch->stream>>>(*args);
 }
 
-static dim3 flat_grid(int64_t rows, int64_t n)
+template <bool GELU>
+static void launch_act(const struct cuda_launch *launch, void *out, const void *gate_up,
+                       int64_t rows, int64_t n)
 {
-    return dim3((unsigned)rows, (unsigned)((n + THREADS - 1) / THREADS));
+    dim3 grid((unsigned)rows, (unsigned)((n + THREADS - 1) / THREADS));
+    (launch->is_f16
+         ? act_and_mul_kernel<__half, GELU>
+         : act_and_mul_kernel<__nv_bfloat16, GELU>)<<<grid, THREADS, 0, launch->stream>>>(
+        out, gate_up, n);
 }
 
-void plain_silu_and_mul(cudaStream_t stream, void *out, const void *gate_up, int64_t rows,
-                        int64_t n)
+void plain_silu_and_mul(const struct cuda_launch *launch, void *out, const void *gate_up,
+                        int64_t rows, int64_t n)
 {
-    act_and_mul_kernel<false>
-        <<<flat_grid(rows, n), THREADS, 0, stream>>>((bf16 *)out, (const bf16 *)gate_up, n);
+    launch_act<false>(launch, out, gate_up, rows, n);
 }
 
-void plain_gelu_and_mul(cudaStream_t stream, void *out, const void *gate_up, int64_t rows,
-                        int64_t n)
+void plain_gelu_and_mul(const struct cuda_launch *launch, void *out, const void *gate_up,
+                        int64_t rows, int64_t n)
 {
-    act_and_mul_kernel<true>
-        <<<flat_grid(rows, n), THREADS, 0, stream>>>((bf16 *)out, (const bf16 *)gate_up, n);
+    launch_act<true>(launch, out, gate_up, rows, n);
 }
 
-void plain_greedy(cudaStream_t stream, int32_t *token_ids, const float *logits, int64_t stride,
-                  int64_t rows, int64_t vocab_size)
-{
-    greedy_kernel<<<(unsigned)rows, 1024, 0, stream>>>(token_ids, logits, stride,
-                                                       (int32_t)vocab_size);
-}
-
-void plain_take_tokens(cudaStream_t stream, int32_t *token_ids, const int32_t *indices,
+void plain_take_tokens(const struct cuda_launch *launch, int32_t *token_ids, const int32_t *indices,
                        const int32_t *drawn, int32_t num_tokens)
 {
     unsigned num_blocks = (unsigned)((num_tokens + THREADS - 1) / THREADS);
-    take_tokens_kernel<<<num_blocks, THREADS, 0, stream>>>(token_ids, indices, drawn, num_tokens);
+    take_tokens_kernel<<<num_blocks, THREADS, 0, launch->stream>>>(token_ids, indices, drawn,
+                                                                   num_tokens);
 }
 
-void plain_make_up(cudaStream_t stream, void *dst, const void *levels, uint64_t key, size_t count)
+void plain_make_up(const struct cuda_launch *launch, void *dst, const void *levels, uint64_t key,
+                   size_t count)
 {
     struct levels copy;
     memcpy(&copy, levels, sizeof(copy));
     size_t num_groups = (count + 7) / 8;
+    unsigned num_blocks = (unsigned)((num_groups + THREADS - 1) / THREADS);
     if (count > 0)
-        make_up_kernel<<<(unsigned)((num_groups + THREADS - 1) / THREADS), THREADS, 0, stream>>>(
-            (uint16_t *)dst, copy, key, count);
+        make_up_kernel<<<num_blocks, THREADS, 0, launch->stream>>>((uint16_t *)dst, copy, key,
+                                                                   count);
 }

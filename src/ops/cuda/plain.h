@@ -1,9 +1,8 @@
 // Launchers of the kernels that take any shape (plain.cu): what the faster ones leave over.
-// bfloat16 in and out, float32 inside; every pointer is device memory, rows lie side by side unless
-// a stride says otherwise.
+// Activations and weights are of the launch's type, float32 inside; every pointer is device memory,
+// rows lie side by side unless a stride says otherwise.
 #pragma once
 
-#include <cuda_runtime_api.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,8 +13,9 @@ extern "C" {
 #endif
 
 /** out[i] = table[ids[i]] * scale, rows of n; an id outside [0, num_rows) gives zeros. */
-void plain_gather_rows(cudaStream_t stream, void *out, const void *table, const int32_t *ids,
-                       float scale, int64_t num_ids, int64_t num_rows, int64_t n);
+void plain_gather_rows(const struct cuda_launch *launch, void *out, const void *table,
+                       const int32_t *ids, float scale, int64_t num_ids, int64_t num_rows,
+                       int64_t n);
 
 /** residual (or NULL) += x, then out = rms_norm(the sum) * (offset + weight); out may be x. The
  * rows of the residual lie side by side. */
@@ -25,7 +25,7 @@ struct plain_norm {
     float eps, offset;
     int64_t rows, n, out_stride, x_stride;
 };
-void plain_rms_norm(cudaStream_t stream, const struct plain_norm *args);
+void plain_rms_norm(const struct cuda_launch *launch, const struct plain_norm *args);
 
 /** prepare_qkv() of the operations table. */
 struct plain_qkv {
@@ -39,7 +39,7 @@ struct plain_qkv {
     const int32_t *positions;
     const int64_t *slot_mapping;
 };
-void plain_prepare_qkv(cudaStream_t stream, const struct plain_qkv *args);
+void plain_prepare_qkv(const struct cuda_launch *launch, const struct plain_qkv *args);
 
 /** attention() of the operations table; a sequence of length 0 is padding and gives zeros. */
 struct plain_attention {
@@ -51,26 +51,23 @@ struct plain_attention {
     float scale, softcap; // softcap 0: none
     const int32_t *block_table, *seq_lens, *token_seq, *positions;
 };
-void plain_attention(cudaStream_t stream, const struct plain_attention *args);
+void plain_attention(const struct cuda_launch *launch, const struct plain_attention *args);
 
 /** out = silu(gate) * up; gate_up: [rows, 2n]. */
-void plain_silu_and_mul(cudaStream_t stream, void *out, const void *gate_up, int64_t rows,
-                        int64_t n);
+void plain_silu_and_mul(const struct cuda_launch *launch, void *out, const void *gate_up,
+                        int64_t rows, int64_t n);
 
 /** The same with gelu, as approximated with tanh. */
-void plain_gelu_and_mul(cudaStream_t stream, void *out, const void *gate_up, int64_t rows,
-                        int64_t n);
+void plain_gelu_and_mul(const struct cuda_launch *launch, void *out, const void *gate_up,
+                        int64_t rows, int64_t n);
 
 /** make_up() of the operations table. dst: 16-byte aligned. */
-void plain_make_up(cudaStream_t stream, void *dst, const void *levels, uint64_t key, size_t count);
+void plain_make_up(const struct cuda_launch *launch, void *dst, const void *levels, uint64_t key,
+                   size_t count);
 
 /** token_ids[i] = drawn[indices[i]], or 0 where that is negative; left alone where the index is. */
-void plain_take_tokens(cudaStream_t stream, int32_t *token_ids, const int32_t *indices,
+void plain_take_tokens(const struct cuda_launch *launch, int32_t *token_ids, const int32_t *indices,
                        const int32_t *drawn, int32_t num_tokens);
-
-/** The largest of each row's logits, of the lowest id on a tie; -1 when one is NaN or +infinity. */
-void plain_greedy(cudaStream_t stream, int32_t *token_ids, const float *logits, int64_t stride,
-                  int64_t rows, int64_t vocab_size);
 
 #ifdef __cplusplus
 }

@@ -6,28 +6,28 @@
 enum { WARPS = 8 };
 
 /** PER neighbouring elements; aligned for one access where PER is a power of two. */
-template <int PER> DEVICE void load_elements(float v[PER], const __nv_bfloat16 *src)
+template <int PER, typename T> DEVICE void load_elements(float v[PER], const T *src)
 {
     struct __align__(PER % 3 ? 2 * PER : 2) aligned
     {
-        __nv_bfloat16 e[PER];
+        T e[PER];
     }
     in = *(const struct aligned *)src;
 #pragma unroll
     for (int i = 0; i < PER; i++)
-        v[i] = __bfloat162float(in.e[i]);
+        v[i] = to_f32(in.e[i]);
 }
 
-template <int PER> DEVICE void store_elements(__nv_bfloat16 *dst, const float v[PER])
+template <int PER, typename T> DEVICE void store_elements(T *dst, const float v[PER])
 {
     struct __align__(PER % 3 ? 2 * PER : 2) aligned
     {
-        __nv_bfloat16 e[PER];
+        T e[PER];
     }
     out;
 #pragma unroll
     for (int i = 0; i < PER; i++)
-        out.e[i] = __float2bfloat16(v[i]);
+        out.e[i] = from_f32<T>(v[i]);
     *(struct aligned *)dst = out;
 }
 
@@ -44,8 +44,8 @@ template <int PER> DEVICE void store_fp8(uint8_t *dst, const float v[PER], float
     *(struct aligned *)dst = out;
 }
 
-template <int PER>
-DEVICE void normalise(float v[PER], const __nv_bfloat16 *weight, float eps, float offset)
+template <int PER, typename T>
+DEVICE void normalise(float v[PER], const T *weight, float eps, float offset)
 {
     float squares = 0, w[PER];
 #pragma unroll
@@ -76,7 +76,7 @@ template <int PER> DEVICE void rotate(float v[PER], const float *cos_sin, int ro
     }
 }
 
-template <int D>
+template <typename T, int D>
 static __global__
 __launch_bounds__(WARPS * 32) void qkv_rope_kernel(const __grid_constant__ struct qkv_rope_args a)
 {
@@ -89,14 +89,14 @@ __launch_bounds__(WARPS * 32) void qkv_rope_kernel(const __grid_constant__ struc
     if (item >= (int64_t)a.num_tokens * num_heads)
         return;
     int token = (int)(item / num_heads), head = (int)(item % num_heads);
-    __nv_bfloat16 *x = (__nv_bfloat16 *)a.qkv + token * a.stride + head * D + lane * PER;
+    T *x = (T *)a.qkv + token * a.stride + head * D + lane * PER;
     float v[PER];
     load_elements<PER>(v, x);
     bool is_query = head < a.num_heads, is_value = head >= a.num_heads + num_kv;
     if (!is_value) {
         const void *norm = is_query ? a.q_norm : a.k_norm;
         if (norm)
-            normalise<PER>(v, (const __nv_bfloat16 *)norm, a.norm_eps, a.norm_offset);
+            normalise<PER>(v, (const T *)norm, a.norm_eps, a.norm_offset);
         rotate<PER>(v, a.cos_sin + (size_t)a.positions[token] * a.rot_dim, a.rot_dim);
     }
     if (is_query) {
@@ -114,33 +114,35 @@ __launch_bounds__(WARPS * 32) void qkv_rope_kernel(const __grid_constant__ struc
         store_fp8<PER>((uint8_t *)pool + row * D + lane * PER, v,
                        is_value ? a.cache.v_scale : a.cache.k_scale);
     else
-        store_elements<PER>((__nv_bfloat16 *)pool + row * D + lane * PER, v);
+        store_elements<PER>((T *)pool + row * D + lane * PER, v);
+}
+
+/** NULL: refused by cuda_attention_supports(). */
+template <typename T> static const void *kernel_of(int head_dim)
+{
+    switch (head_dim) {
+    case 32:
+        return (const void *)qkv_rope_kernel<T, 32>;
+    case 64:
+        return (const void *)qkv_rope_kernel<T, 64>;
+    case 96:
+        return (const void *)qkv_rope_kernel<T, 96>;
+    case 128:
+        return (const void *)qkv_rope_kernel<T, 128>;
+    case 256:
+        return (const void *)qkv_rope_kernel<T, 256>;
+    default:
+        return NULL;
+    }
 }
 
 void qkv_rope_cache(const struct cuda_launch *launch, const struct qkv_rope_args *args)
 {
-    const void *kernel = NULL;
-    switch (args->cache.head_dim) {
-    case 32:
-        kernel = (const void *)qkv_rope_kernel<32>;
-        break;
-    case 64:
-        kernel = (const void *)qkv_rope_kernel<64>;
-        break;
-    case 96:
-        kernel = (const void *)qkv_rope_kernel<96>;
-        break;
-    case 128:
-        kernel = (const void *)qkv_rope_kernel<128>;
-        break;
-    case 256:
-        kernel = (const void *)qkv_rope_kernel<256>;
-        break;
-    default:
-        return; // refused by cuda_attention_supports()
-    }
+    int head_dim = args->cache.head_dim;
+    const void *kernel =
+        launch->is_f16 ? kernel_of<__half>(head_dim) : kernel_of<__nv_bfloat16>(head_dim);
     int64_t items = (int64_t)args->num_tokens * (args->num_heads + 2 * args->cache.num_kv_heads);
-    if (items == 0)
+    if (!kernel || items == 0)
         return;
     struct qkv_rope_args copy = *args;
     launch_kernel(launch, kernel, dim3((unsigned)((items + WARPS - 1) / WARPS)), WARPS * 32, 0,
