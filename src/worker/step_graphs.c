@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "worker/host_memory.h"
 #include "worker/model_runner.h"
 
 /** Sizes as vLLM has them: dense where a few sequences more cost most. */
@@ -60,30 +61,63 @@ static void set_up_empty_step(struct model_runner *runner, int32_t size)
     input_batch_upload(&runner->batch, &runner->fwd);
 }
 
-enum status step_graphs_record(struct model_runner *runner, struct error *err)
+/** Runs each size once, so that nothing is left to be chosen or allocated. */
+static enum status warm_up(struct model_runner *runner, int32_t count, struct error *err)
+{
+    struct device *dev = &runner->dev;
+    for (int32_t i = 0, size = 1; i < count; i++, size = next_graph_size(size)) {
+        set_up_empty_step(runner, size);
+        model_runner_forward(runner, &runner->steps[0]);
+        TRY(dev->ops.synchronize(dev, err));
+    }
+    return STATUS_OK;
+}
+
+static enum status record_sizes(struct model_runner *runner, int32_t count, struct error *err)
 {
     struct step_graphs *graphs = &runner->graphs;
     struct device *dev = &runner->dev;
-    struct runner_step *own = &runner->steps[0];
-    int32_t count =
-        dev->ops.record_begin && runner->config->model->vocab_size <= dev->max_sampled_vocab
-            ? step_graphs_count(runner->config)
-            : 0;
-    int64_t start_ns = clock_monotonic_ns();
     for (int32_t i = 0, size = 1; i < count; i++, size = next_graph_size(size)) {
         graphs->sizes[i] = size;
         set_up_empty_step(runner, size);
-        model_runner_forward(runner, own); // so that nothing is left to be chosen or allocated
         dev->ops.record_begin(dev);
-        model_runner_forward(runner, own);
+        model_runner_forward(runner, &runner->steps[0]);
         graphs->recordings[i] = dev->ops.record_end(dev);
         graphs->logits[i] = runner->last_logits;
         graphs->num = i + 1;
         TRY(dev->ops.synchronize(dev, err));
     }
-    if (count > 0)
-        log_info("Graph capturing finished in %.2f secs: %d CUDA graphs for up to %d requests",
-                 (double)(clock_monotonic_ns() - start_ns) / 1e9, count, graphs->sizes[count - 1]);
+    return STATUS_OK;
+}
+
+static int64_t free_bytes(struct device *dev)
+{
+    int64_t total = 0, available = 0;
+    dev->ops.memory_info(dev, &total, &available);
+    return available;
+}
+
+enum status step_graphs_record(struct model_runner *runner, struct error *err)
+{
+    struct device *dev = &runner->dev;
+    const struct engine_config *config = runner->config;
+    int32_t count = dev->ops.record_begin && config->model->vocab_size <= dev->max_sampled_vocab
+                        ? step_graphs_count(config)
+                        : 0;
+    if (count == 0)
+        return STATUS_OK;
+    int64_t start_ns = clock_monotonic_ns();
+    TRY(warm_up(runner, count, err));
+    int64_t free_before = free_bytes(dev);
+    TRY(record_sizes(runner, count, err));
+    int64_t taken = max_i64(free_before - free_bytes(dev), 0); // less where others gave some back
+    log_info("Graph capturing finished in %.2f secs, took %s: %d CUDA graphs for up to %d requests",
+             (double)(clock_monotonic_ns() - start_ns) / 1e9, byte_text(taken).text, count,
+             runner->graphs.sizes[count - 1]);
+    if (taken > config->graph_bytes)
+        log_warning("CUDA graphs took %s of the GPU's memory, %s were planned: where it runs out, "
+                    "lower --gpu-memory-utilization or --max-cudagraph-capture-size",
+                    byte_text(taken).text, byte_text(config->graph_bytes).text);
     return STATUS_OK;
 }
 
