@@ -59,7 +59,8 @@ struct runner_sizes {
     size_t step_bytes;       // the step's arrays
     size_t batch_bytes;      // the persistent batch
     size_t list_bytes;       // of each step in flight: rows that need logits, outputs, logprobs
-    size_t backend_bytes;    // what the backend's operations keep
+    size_t products_bytes;   // what the backend's operations keep: without attention,
+    size_t decoding_bytes;   // and for attention
     size_t sampler_bytes;    // of each step in flight and thread
     size_t constraint_bytes; // of structured output, once somebody asks for it
     size_t pooler_bytes, pooler_staging_bytes; // of a pooling model

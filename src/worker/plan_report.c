@@ -28,7 +28,8 @@ static const char *const workspace_part_names[NUM_WORKSPACE_PARTS] = {
     [WORKSPACE_BATCH] = "batch",
     [WORKSPACE_LISTS] = "lists",
     [WORKSPACE_SAMPLER] = "sampler",
-    [WORKSPACE_BACKEND] = "backend",
+    [WORKSPACE_PRODUCTS] = "products",
+    [WORKSPACE_DECODING] = "decoding",
     [WORKSPACE_CONSTRAINTS] = "structured output",
     [WORKSPACE_POOLER] = "pooler",
 };

@@ -69,8 +69,11 @@ static int32_t count_windows(const struct kv_cache_config *kv_cache)
     return count;
 }
 
-static size_t backend_bytes(const struct engine_config *config, const struct device *dev)
+/** What the backend's operations keep for themselves. */
+static void backend_sizes(struct runner_sizes *sizes, const struct engine_config *config,
+                          const struct device *dev)
 {
+    static const struct attention_needs no_attention = {0};
     const struct attention_needs needs = {
         .num_heads = config->model->num_attention_heads,
         .num_kv_heads = config->model->num_key_value_heads,
@@ -79,7 +82,10 @@ static size_t backend_bytes(const struct engine_config *config, const struct dev
         .num_windows = count_windows(&config->kv_cache),
         .max_seqs = config->max_num_seqs,
     };
-    return dev->ops.own_bytes ? dev->ops.own_bytes(dev, &needs) : 0;
+    if (!dev->ops.own_bytes)
+        return;
+    sizes->products_bytes = dev->ops.own_bytes(dev, &no_attention);
+    sizes->decoding_bytes = dev->ops.own_bytes(dev, &needs) - sizes->products_bytes;
 }
 
 struct runner_sizes model_runner_sizes(const struct engine_config *config,
@@ -89,10 +95,10 @@ struct runner_sizes model_runner_sizes(const struct engine_config *config,
     int64_t hidden_size = config->model->hidden_size, vocab_size = config->model->vocab_size;
     enum dtype dtype = dev->activation_dtype;
     struct runner_sizes sizes = {.logits_rows = slice_rows(config, dev),
-                                 .backend_bytes = backend_bytes(config, dev),
                                  .sampler_bytes = sampler_bytes(config, dev->num_threads),
                                  .num_threads = dev->num_threads};
 
+    backend_sizes(&sizes, config, dev);
     size_t layers = model->class->scratch_bytes(model, dtype, tokens);
     size_t logits = workspace_tensor_bytes(dtype, sizes.logits_rows, hidden_size) +
                     workspace_tensor_bytes(DTYPE_F32, sizes.logits_rows, vocab_size);
@@ -145,7 +151,8 @@ void runner_sizes_split(const struct runner_sizes *sizes, const struct device *d
     device_parts[WORKSPACE_ACTIVATIONS] = (int64_t)sizes->activation_bytes;
     device_parts[WORKSPACE_BATCH] =
         (int64_t)(sizes->step_bytes + sizes->drawn_bytes + sizes->logprob_bytes);
-    device_parts[WORKSPACE_BACKEND] = (int64_t)sizes->backend_bytes;
+    device_parts[WORKSPACE_PRODUCTS] = (int64_t)sizes->products_bytes;
+    device_parts[WORKSPACE_DECODING] = (int64_t)sizes->decoding_bytes;
     int64_t constraints = (int64_t)sizes->constraint_bytes, pooler = (int64_t)sizes->pooler_bytes;
     device_parts[WORKSPACE_LISTS] = device_parts[WORKSPACE_SAMPLER] = *host_bytes = 0;
     device_parts[WORKSPACE_CONSTRAINTS] = device_parts[WORKSPACE_POOLER] = 0;

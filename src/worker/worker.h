@@ -21,7 +21,8 @@ enum workspace_part {
     WORKSPACE_BATCH,       // the persistent batch and the step's arrays: token ids, block tables
     WORKSPACE_LISTS,       // rows that need logits, outputs, prompt logprobs
     WORKSPACE_SAMPLER,     // of all threads
-    WORKSPACE_BACKEND,     // what libraries and kernels keep for themselves
+    WORKSPACE_PRODUCTS,    // what the backend's matrix products work in
+    WORKSPACE_DECODING,    // its plans of decoding attention, and their partial results
     WORKSPACE_CONSTRAINTS, // of structured output: tokens by their bytes, automata, masks
     WORKSPACE_POOLER,      // of a pooling model: hidden states, sums, vectors
     NUM_WORKSPACE_PARTS,

@@ -118,7 +118,7 @@ test('a GPU is planned for as serve allocates on it, with and without one', (t) 
   assert.equal(given.plan.device, 'cuda');
   assert.equal(given.plan.kv_cache.dtype, 'bfloat16');
   assert.ok(given.plan.graph_bytes > 0);
-  assert.ok(given.plan.workspace.backend_bytes >= 2 ** 25);
+  assert.ok(given.plan.workspace.products_bytes >= 2 ** 25);
   assert.ok(given.plan.host_bytes > given.plan.pinned_host_bytes);
   const eager = planJson([demo, '--gpu-memory', '100G', '--enforce-eager', ...flags]).plan;
   assert.equal(eager.graph_bytes, 0);

@@ -288,7 +288,7 @@ static void a_plan_for_a_gpu_needs_no_gpu(void **state)
             expect_parts_to_add_up(&config);
             assert_int_equal(config.device, DEVICE_CUDA);
             assert_int_equal(config.mapped_bytes, 0); // everything is copied
-            assert_true(config.workspace_part_bytes[WORKSPACE_BACKEND] >= 32 << 20);
+            assert_true(config.workspace_part_bytes[WORKSPACE_PRODUCTS] == 32 << 20);
             assert_int_equal(config.workspace_part_bytes[WORKSPACE_SAMPLER], 0);
             assert_true(config.host_bytes > config.pinned_bytes && config.pinned_bytes > 0);
             assert_int_equal(config.graph_bytes > 0, !s.options.enforce_eager);
@@ -415,9 +415,9 @@ static void a_gpu_is_planned_for_as_the_backend_allocates(void **state)
     // 33 CTAs of 132 multiprocessors for 8 kv heads: a plan of 40 words and 1,057 segments of 32
     // bytes, and for each of 32 heads a counter by sequence and 129 floats by segment.
     int64_t plan_bytes = 40 * 4 + 1057 * 32, scratch_bytes = 4 * 32 * (1024 + 1057 * 129);
-    int64_t expected =
-        (32 << 20) + (plan_bytes + 511) / 512 * 512 + (scratch_bytes + 511) / 512 * 512;
-    assert_int_equal(config.workspace_part_bytes[WORKSPACE_BACKEND], expected);
+    int64_t expected = (plan_bytes + 511) / 512 * 512 + (scratch_bytes + 511) / 512 * 512;
+    assert_int_equal(config.workspace_part_bytes[WORKSPACE_PRODUCTS], 32 << 20);
+    assert_int_equal(config.workspace_part_bytes[WORKSPACE_DECODING], expected);
     assert_int_equal(config.weight_bytes, 16060522496 + 8192 * 128 * 4); // and rotary tables
     engine_config_deinit(&config);
     model_config_deinit(&model);
