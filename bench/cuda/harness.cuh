@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 #include <math.h>
@@ -106,6 +107,47 @@ static inline struct bf16_array random_bf16(size_t n, float deviation, uint64_t 
 }
 
 static inline void free_bf16(struct bf16_array a)
+{
+    cudaFree(a.device);
+    free(a.host);
+}
+
+/** Numbers of the activations' type on the device and, rounded alike, as floats on the host. */
+struct element_array {
+    void *device;
+    float *host;
+};
+
+static inline float element_value(const void *bits, size_t i, bool is_f16)
+{
+    return is_f16 ? __half2float(((const __half *)bits)[i])
+                  : __bfloat162float(((const __nv_bfloat16 *)bits)[i]);
+}
+
+static inline void store_element(void *bits, size_t i, float x, bool is_f16)
+{
+    if (is_f16)
+        ((__half *)bits)[i] = __float2half(x);
+    else
+        ((__nv_bfloat16 *)bits)[i] = __float2bfloat16(x);
+}
+
+static inline struct element_array random_elements(const struct cuda_launch *launch, size_t n,
+                                                   float deviation, uint64_t *seed)
+{
+    struct element_array a;
+    uint16_t *bits = (uint16_t *)malloc(n * sizeof(*bits));
+    a.host = (float *)malloc(n * sizeof(float));
+    for (size_t i = 0; i < n; i++) {
+        store_element(bits, i, random_normal(seed) * deviation, launch->is_f16);
+        a.host[i] = element_value(bits, i, launch->is_f16);
+    }
+    a.device = device_copy_of(bits, n * sizeof(*bits));
+    free(bits);
+    return a;
+}
+
+static inline void free_elements(struct element_array a)
 {
     cudaFree(a.device);
     free(a.host);

@@ -56,6 +56,8 @@ static double time_launches(struct bench *b, launch_function *function, void *co
     return seconds[REPLAYS / 2];
 }
 
+#include "bench_experts.cuh"
+
 // ---- Ceilings ------------------------------------------------------------------------------
 
 static void launch_read(struct bench *b, void *context, int turn)
@@ -677,6 +679,7 @@ int main(void)
     bench_attention(&b);
     bench_products(&b);
     bench_small(&b);
+    bench_experts(&b);
     bench_sampling(&b);
     printf("\nwhole steps\n");
     bench_step(&b, "Qwen3-0.6B", 28, 1024, 16, 3072, 1.19e9 + 0.117e9);

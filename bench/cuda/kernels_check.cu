@@ -4,6 +4,7 @@
 #include "harness.cuh"
 
 #include "check_attention.cuh"
+#include "check_experts.cuh"
 #include "check_sample.cuh"
 
 static const double LIMIT = 6e-3; // bf16 results: a rounding is 1e-3, rounded inputs of sums more
@@ -266,6 +267,8 @@ int main(int argc, char **argv)
         {"attention decode", check_decode, 1, true},
         {"attention decode invariance", check_decode_invariance, 1, true},
         {"attention prefill", check_prefill, 1, true},
+        {"router of few tokens", check_router, LIMIT, true},
+        {"experts", check_experts, LIMIT, true},
         {"sample", check_sample, LIMIT, false},
         {"sample logprobs", check_logprobs, LIMIT, false},
     };
