@@ -36,10 +36,13 @@ enum status moe_load(struct moe *moe, const struct weights *w, const struct moe_
     return weights_experts(w, &down, 1, options->num_experts, inner, &moe->down_proj, err);
 }
 
-/** Columns of what a slot holds before and after its expert's second half, one memory for both. */
-static int64_t wide_cols(const struct moe_options *options)
+/** Columns of what a slot holds before (unless that is one product with SwiGLU) and after its
+ *  expert's second half, one memory for both. */
+static int64_t wide_cols(const struct moe *moe)
 {
-    return max_i64(2 * (int64_t)options->intermediate_size, options->hidden_size);
+    const struct moe_options *options = &moe->options;
+    bool is_fused = moe->act == ACTIVATION_SILU;
+    return max_i64(is_fused ? 0 : 2 * (int64_t)options->intermediate_size, options->hidden_size);
 }
 
 size_t moe_scratch_bytes(const struct moe *moe, enum dtype dtype, int64_t num_tokens)
@@ -52,7 +55,7 @@ size_t moe_scratch_bytes(const struct moe *moe, enum dtype dtype, int64_t num_to
            workspace_tensor_bytes(DTYPE_I32, 1, experts + 1) +
            workspace_tensor_bytes(DTYPE_I32, 1, expert_tile_words(slots, options->num_experts)) +
            workspace_tensor_bytes(dtype, slots, options->intermediate_size) +
-           workspace_tensor_bytes(dtype, slots, wide_cols(options));
+           workspace_tensor_bytes(dtype, slots, wide_cols(moe));
 }
 
 static void *take(struct forward *fwd, enum dtype dtype, int64_t count)
@@ -75,27 +78,60 @@ static struct expert_routes take_routes(const struct moe_options *options, struc
     };
 }
 
-void moe_forward(const struct moe *moe, struct forward *fwd, struct tensor out, struct tensor x)
+/** out (+)= what the tokens' experts make of x. */
+static void run_experts(const struct moe *moe, struct forward *fwd,
+                        const struct expert_routes *routes, struct tensor out, struct tensor x,
+                        bool adds)
 {
     const struct moe_options *options = &moe->options;
+    const struct expert_product by_token = {.is_by_token = true}, by_slot = {0};
+    const struct expert_product swiglu = {.is_by_token = true, .is_swiglu = true};
     enum dtype dtype = fwd->dev->activation_dtype;
-    int64_t slots = (int64_t)fwd->num_tokens * options->top_k;
-    size_t mark = workspace_mark(&fwd->workspace);
-    struct expert_routes routes = take_routes(options, fwd);
-    struct tensor logits =
-        workspace_tensor(&fwd->workspace, DTYPE_F32, fwd->num_tokens, options->num_experts);
-    linear_forward(&moe->router, fwd, logits, x);
-    op_route_experts(fwd->dev, &routes, logits, options->renormalises);
-
-    struct tensor activated =
-        workspace_tensor(&fwd->workspace, dtype, slots, options->intermediate_size);
-    struct tensor wide = workspace_tensor(&fwd->workspace, dtype, slots, wide_cols(options));
-    struct tensor gate_up =
-        tensor_2d(wide.data, dtype, slots, 2 * (int64_t)options->intermediate_size);
+    int64_t slots = (int64_t)fwd->num_tokens * options->top_k, inner = options->intermediate_size;
+    struct tensor activated = workspace_tensor(&fwd->workspace, dtype, slots, inner);
+    struct tensor wide = workspace_tensor(&fwd->workspace, dtype, slots, wide_cols(moe));
+    if (moe->act == ACTIVATION_SILU) {
+        op_matmul_experts(fwd->dev, activated, x, &moe->gate_up_proj, routes, swiglu);
+    } else {
+        struct tensor gate_up = tensor_2d(wide.data, dtype, slots, 2 * inner);
+        op_matmul_experts(fwd->dev, gate_up, x, &moe->gate_up_proj, routes, by_token);
+        activation_forward(moe->act, fwd, activated, gate_up);
+    }
     struct tensor expert_out = tensor_2d(wide.data, dtype, slots, options->hidden_size);
-    op_matmul_experts(fwd->dev, gate_up, x, &moe->gate_up_proj, &routes, true);
-    activation_forward(moe->act, fwd, activated, gate_up);
-    op_matmul_experts(fwd->dev, expert_out, activated, &moe->down_proj, &routes, false);
-    op_combine_experts(fwd->dev, out, expert_out, &routes);
+    op_matmul_experts(fwd->dev, expert_out, activated, &moe->down_proj, routes, by_slot);
+    op_combine_experts(fwd->dev, out, expert_out, routes, adds);
+}
+
+static void route(const struct moe *moe, struct forward *fwd, const struct expert_routes *routes,
+                  struct tensor x)
+{
+    struct tensor logits =
+        workspace_tensor(&fwd->workspace, DTYPE_F32, fwd->num_tokens, moe->options.num_experts);
+    linear_forward(&moe->router, fwd, logits, x);
+    op_route_experts(fwd->dev, routes, logits, moe->options.renormalises);
+}
+
+void moe_forward(const struct moe *moe, struct forward *fwd, struct tensor out, struct tensor x)
+{
+    size_t mark = workspace_mark(&fwd->workspace);
+    struct expert_routes routes = take_routes(&moe->options, fwd);
+    route(moe, fwd, &routes, x);
+    run_experts(moe, fwd, &routes, out, x, false);
+    workspace_release(&fwd->workspace, mark);
+}
+
+void moe_add(const struct moe *moe, const struct rms_norm *norm, struct forward *fwd,
+             struct tensor residual, struct tensor spare)
+{
+    size_t mark = workspace_mark(&fwd->workspace);
+    struct expert_routes routes = take_routes(&moe->options, fwd);
+    if (op_fuses_router(fwd->dev, fwd->num_tokens, &moe->router.weight)) {
+        op_fused_router(fwd->dev, &routes, spare, residual, norm->params, &moe->router.weight,
+                        moe->options.renormalises);
+    } else {
+        rms_norm_forward(norm, fwd, spare, residual);
+        route(moe, fwd, &routes, spare);
+    }
+    run_experts(moe, fwd, &routes, residual, spare, true);
     workspace_release(&fwd->workspace, mark);
 }

@@ -5,6 +5,7 @@
 #include "layers/forward.h"
 #include "layers/gated_mlp.h"
 #include "layers/linear.h"
+#include "layers/rms_norm.h"
 #include "model_loader/weights.h"
 
 struct moe_options {
@@ -33,3 +34,7 @@ size_t moe_scratch_bytes(const struct moe *moe, enum dtype dtype, int64_t num_to
 
 /** out, x: [num_tokens, hidden_size], may be the same. */
 void moe_forward(const struct moe *moe, struct forward *fwd, struct tensor out, struct tensor x);
+
+/** residual += moe(norm(residual)), for steps of few tokens; `spare` is as large. */
+void moe_add(const struct moe *moe, const struct rms_norm *norm, struct forward *fwd,
+             struct tensor residual, struct tensor spare);

@@ -129,6 +129,7 @@ enum status weights_experts(const struct weights *w, const struct weights_part *
     for (int32_t expert = 0; expert < num_experts; expert++)
         TRY(load_expert(&load, expert, err));
     out->data = load.data;
+    out->stacked = load.stacked;
     if (store->dev->has_host_memory)
         return STATUS_OK;
     size_t list_bytes = (size_t)num_experts * sizeof(*load.data);

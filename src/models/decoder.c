@@ -213,7 +213,10 @@ static void forward_fused(const struct decoder *decoder, struct forward *fwd, st
     for (int32_t i = 0; i < decoder->num_layers; i++) {
         const struct decoder_layer *layer = &decoder->layers[i];
         attention_add(&layer->self_attn, &layer->input_layernorm, fwd, residual, hidden);
-        gated_mlp_add(&layer->mlp, &layer->post_attention_layernorm, fwd, residual);
+        if (layer->is_sparse)
+            moe_add(&layer->moe, &layer->post_attention_layernorm, fwd, residual, hidden);
+        else
+            gated_mlp_add(&layer->mlp, &layer->post_attention_layernorm, fwd, residual);
         count_layer(fwd);
     }
     rms_norm_forward(&decoder->norm, fwd, hidden, residual);
@@ -225,8 +228,10 @@ static bool fuses(const struct decoder *decoder, const struct forward *fwd)
         return false;
     for (int32_t i = 0; i < decoder->num_layers; i++) {
         const struct decoder_layer *layer = &decoder->layers[i];
-        if (layer->is_sparse || !attention_fuses(&layer->self_attn, fwd) ||
-            !gated_mlp_fuses(&layer->mlp, &layer->post_attention_layernorm, fwd))
+        bool is_fused = attention_fuses(&layer->self_attn, fwd) &&
+                        (layer->is_sparse ||
+                         gated_mlp_fuses(&layer->mlp, &layer->post_attention_layernorm, fwd));
+        if (!is_fused)
             return false;
     }
     return true;

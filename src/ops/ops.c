@@ -175,28 +175,46 @@ void op_route_experts(struct device *dev, const struct expert_routes *routes, st
         dev->ops.route_experts(dev, routes, logits, renormalises);
 }
 
+bool op_fuses_router(const struct device *dev, int64_t num_tokens, const struct weight *router)
+{
+    return dev->ops.fuses_router(dev, num_tokens, router);
+}
+
+void op_fused_router(struct device *dev, const struct expert_routes *routes, struct tensor out,
+                     struct tensor x, struct norm_params norm, const struct weight *router,
+                     bool renormalises)
+{
+    assert(are_routes(routes) && router->out_features == routes->num_experts);
+    assert(is_dense_activation(dev, out) && is_dense_activation(dev, x) && are_apart(out, x));
+    assert(x.shape[0] == routes->num_tokens && x.shape[1] == router->in_features);
+    assert(out.shape[0] == x.shape[0] && out.shape[1] == x.shape[1]);
+    if (routes->num_tokens > 0)
+        dev->ops.fused_router(dev, routes, out, x, norm, router, renormalises);
+}
+
 void op_matmul_experts(struct device *dev, struct tensor out, struct tensor x,
                        const struct expert_weights *w, const struct expert_routes *routes,
-                       bool is_by_token)
+                       struct expert_product product)
 {
     assert(is_dense_activation(dev, out) && is_dense_activation(dev, x) && are_apart(out, x));
     assert(are_routes(routes) && w->num_experts == routes->num_experts);
     assert(out.shape[0] == (int64_t)routes->num_tokens * routes->top_k);
-    assert(x.shape[0] == (is_by_token ? routes->num_tokens : out.shape[0]));
-    assert(x.shape[1] == w->in_features && out.shape[1] == w->out_features);
+    assert(x.shape[0] == (product.is_by_token ? routes->num_tokens : out.shape[0]));
+    assert(x.shape[1] == w->in_features);
+    assert(out.shape[1] * (product.is_swiglu ? 2 : 1) == w->out_features);
     if (routes->num_tokens > 0)
-        dev->ops.matmul_experts(dev, out, x, w, routes, is_by_token);
+        dev->ops.matmul_experts(dev, out, x, w, routes, product);
 }
 
 void op_combine_experts(struct device *dev, struct tensor out, struct tensor x,
-                        const struct expert_routes *routes)
+                        const struct expert_routes *routes, bool adds)
 {
     assert(is_dense_activation(dev, out) && is_dense_activation(dev, x) && are_apart(out, x));
     assert(are_routes(routes) && out.shape[0] == routes->num_tokens);
     assert(x.shape[0] == (int64_t)routes->num_tokens * routes->top_k);
     assert(out.shape[1] == x.shape[1]);
     if (routes->num_tokens > 0)
-        dev->ops.combine_experts(dev, out, x, routes);
+        dev->ops.combine_experts(dev, out, x, routes, adds);
 }
 
 void op_gather_rows(struct device *dev, struct tensor out, struct tensor x, const int32_t *rows)

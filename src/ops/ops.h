@@ -56,6 +56,13 @@ struct expert_weights {
     int32_t num_experts;
     int64_t out_features, in_features;
     const void *const *data; // [num_experts], device memory: where each expert's rows begin
+    const void *stacked;     // the first one's, if all lie behind one another; else NULL
+};
+
+/** How experts' products are taken. */
+struct expert_product {
+    bool is_by_token; // x has a row for each token, not for each slot
+    bool is_swiglu;   // an expert holds the gate's rows, then up's: out = silu(gate) * up
 };
 
 enum { MAX_EXPERTS = 1024 };
@@ -269,14 +276,23 @@ struct ops {
      */
     void (*route_experts)(struct device *dev, const struct expert_routes *routes,
                           struct tensor logits, bool renormalises);
-    /** out[slot] = x * w[expert of the slot]^T; out: [slots, out]; x: [slots, in], or with
-     *  `is_by_token` [num_tokens, in], whose row of the slot's token is taken. */
+    /** Whether fused_router() takes so many tokens of this router. */
+    bool (*fuses_router)(const struct device *dev, int64_t num_tokens, const struct weight *router);
+    /** out = rms_norm(x), and route_experts() from its product with `router`; x, out:
+     *  [num_tokens, n], apart. */
+    void (*fused_router)(struct device *dev, const struct expert_routes *routes, struct tensor out,
+                         struct tensor x, struct norm_params norm, const struct weight *router,
+                         bool renormalises);
+    /** out[slot] = x * w[expert of the slot]^T; out: [slots, out] or, of a SwiGLU, [slots, out /
+     *  2]; x: [slots, in], or [num_tokens, in], whose row of the slot's token is taken. A product
+     *  of slots comes after one of tokens over the same routes. */
     void (*matmul_experts)(struct device *dev, struct tensor out, struct tensor x,
                            const struct expert_weights *w, const struct expert_routes *routes,
-                           bool is_by_token);
-    /** out[token] = sum over its choices, in order, of weight * x[slot]; x: [slots, n]. */
+                           struct expert_product product);
+    /** out[token] = the sum over its choices, in order, of weight * x[slot], added with `adds` to
+     *  what it holds; x: [slots, n]. */
     void (*combine_experts)(struct device *dev, struct tensor out, struct tensor x,
-                            const struct expert_routes *routes);
+                            const struct expert_routes *routes, bool adds);
     /** out[i] = x[rows[i]]; both 2-d. */
     void (*gather_rows)(struct device *dev, struct tensor out, struct tensor x,
                         const int32_t *rows);
@@ -371,11 +387,15 @@ void op_gelu_and_mul(struct device *dev, struct tensor out, struct tensor gate_u
 void op_soft_cap(struct device *dev, struct tensor x, float cap);
 void op_route_experts(struct device *dev, const struct expert_routes *routes, struct tensor logits,
                       bool renormalises);
+bool op_fuses_router(const struct device *dev, int64_t num_tokens, const struct weight *router);
+void op_fused_router(struct device *dev, const struct expert_routes *routes, struct tensor out,
+                     struct tensor x, struct norm_params norm, const struct weight *router,
+                     bool renormalises);
 void op_matmul_experts(struct device *dev, struct tensor out, struct tensor x,
                        const struct expert_weights *w, const struct expert_routes *routes,
-                       bool is_by_token);
+                       struct expert_product product);
 void op_combine_experts(struct device *dev, struct tensor out, struct tensor x,
-                        const struct expert_routes *routes);
+                        const struct expert_routes *routes, bool adds);
 void op_gather_rows(struct device *dev, struct tensor out, struct tensor x, const int32_t *rows);
 void op_sample(struct device *dev, int32_t *token_ids, struct tensor logits,
                const struct sample_params *params);

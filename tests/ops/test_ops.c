@@ -668,7 +668,8 @@ static void check_experts_shape(struct bench *b, int32_t num_tokens, int32_t top
     float *out = floats(b, num_slots * n), *sorted = floats(b, num_slots * k);
     float *again = floats(b, num_slots * n), *row = floats(b, n), *sum = floats(b, num_tokens * n);
     struct tensor x_rows = tensor_2d(x, DTYPE_F32, num_tokens, k);
-    op_matmul_experts(&b->many, tensor_2d(out, DTYPE_F32, num_slots, n), x_rows, &w, &routes, true);
+    op_matmul_experts(&b->many, tensor_2d(out, DTYPE_F32, num_slots, n), x_rows, &w, &routes,
+                      (struct expert_product){.is_by_token = true});
     for (int32_t slot = 0; slot < num_slots; slot++) {
         memcpy(sorted + slot * k, x + routes.tokens[slot] * k, (size_t)k * sizeof(float));
         struct weight expert = {.form = w.form,
@@ -680,11 +681,12 @@ static void check_experts_shape(struct bench *b, int32_t num_tokens, int32_t top
         assert_same_bits(out + slot * n, row, n, "matmul_experts alone");
     }
     op_matmul_experts(&b->one, tensor_2d(again, DTYPE_F32, num_slots, n),
-                      tensor_2d(sorted, DTYPE_F32, num_slots, k), &w, &routes, false);
+                      tensor_2d(sorted, DTYPE_F32, num_slots, k), &w, &routes,
+                      (struct expert_product){0});
     assert_same_bits(again, out, num_slots * n, "matmul_experts of slots");
 
     op_combine_experts(&b->many, tensor_2d(sum, DTYPE_F32, num_tokens, n),
-                       tensor_2d(out, DTYPE_F32, num_slots, n), &routes);
+                       tensor_2d(out, DTYPE_F32, num_slots, n), &routes, false);
     for (int32_t t = 0; t < num_tokens; t++) {
         for (int64_t i = 0; i < n; i++) {
             double expected = 0, size = 1;
@@ -696,6 +698,59 @@ static void check_experts_shape(struct bench *b, int32_t num_tokens, int32_t top
             assert_true(fabs(sum[t * n + i] - expected) <= 1e-6 * size);
         }
     }
+    arena_reset(&b->arena);
+}
+
+/** Fused operations of experts give the bits of their parts. */
+static void check_fused_experts(struct bench *b)
+{
+    enum { TOKENS = 13, TOP_K = 3, EXPERTS = 9, K = 40, INNER = 22, SLOTS = TOKENS * TOP_K };
+    const struct norm_params norm = {random_floats(b, K), 1e-6f, 0};
+    struct tensor x = tensor_2d(random_floats(b, TOKENS * K), DTYPE_F32, TOKENS, K);
+    const struct weight router = {.form = WEIGHT_F32,
+                                  .out_features = EXPERTS,
+                                  .in_features = K,
+                                  .data = random_floats(b, EXPERTS * K)};
+    struct tensor normed = tensor_2d(floats(b, TOKENS * K), DTYPE_F32, TOKENS, K);
+    struct tensor logits = tensor_2d(floats(b, TOKENS * EXPERTS), DTYPE_F32, TOKENS, EXPERTS);
+    struct expert_routes routes = make_routes(b, TOKENS, TOP_K, EXPERTS);
+    op_rms_norm(&b->one, normed, x, norm);
+    op_matmul(&b->one, logits, normed, &router);
+    op_route_experts(&b->one, &routes, logits, true);
+    struct tensor fused = tensor_2d(floats(b, TOKENS * K), DTYPE_F32, TOKENS, K);
+    struct expert_routes fused_routes = make_routes(b, TOKENS, TOP_K, EXPERTS);
+    assert_true(op_fuses_router(&b->many, TOKENS, &router));
+    assert_false(op_fuses_router(&b->many, 17, &router));
+    op_fused_router(&b->many, &fused_routes, fused, x, norm, &router, true);
+    assert_same_bits(fused.data, normed.data, TOKENS * K, "fused_router's norm");
+    assert_same_bits(fused_routes.weights, routes.weights, SLOTS, "fused_router's weights");
+    assert_memory_equal(fused_routes.slots, routes.slots, SLOTS * sizeof(int32_t));
+
+    const void *data[EXPERTS];
+    for (int32_t e = 0; e < EXPERTS; e++)
+        data[e] = random_floats(b, 2 * INNER * K);
+    const struct expert_weights w = {.form = WEIGHT_F32,
+                                     .num_experts = EXPERTS,
+                                     .out_features = 2 * INNER,
+                                     .in_features = K,
+                                     .data = data};
+    struct expert_product product = {.is_by_token = true};
+    struct tensor gate_up = tensor_2d(floats(b, SLOTS * 2 * INNER), DTYPE_F32, SLOTS, 2 * INNER);
+    struct tensor parts = tensor_2d(floats(b, SLOTS * INNER), DTYPE_F32, SLOTS, INNER);
+    struct tensor whole = tensor_2d(floats(b, SLOTS * INNER), DTYPE_F32, SLOTS, INNER);
+    op_matmul_experts(&b->one, gate_up, normed, &w, &routes, product);
+    op_silu_and_mul(&b->one, parts, gate_up);
+    product.is_swiglu = true;
+    op_matmul_experts(&b->many, whole, normed, &w, &routes, product);
+    assert_same_bits(whole.data, parts.data, SLOTS * INNER, "matmul_experts with SwiGLU");
+
+    struct tensor sum = tensor_2d(floats(b, TOKENS * INNER), DTYPE_F32, TOKENS, INNER);
+    float *total = random_floats(b, TOKENS * INNER), *expected = floats(b, TOKENS * INNER);
+    op_combine_experts(&b->one, sum, parts, &routes, false);
+    for (int32_t i = 0; i < TOKENS * INNER; i++)
+        expected[i] = total[i] + ((const float *)sum.data)[i];
+    op_combine_experts(&b->many, tensor_2d(total, DTYPE_F32, TOKENS, INNER), parts, &routes, true);
+    assert_same_bits(total, expected, TOKENS * INNER, "combine_experts on top");
     arena_reset(&b->arena);
 }
 
@@ -869,6 +924,7 @@ static const struct {
     {"gather_rows", check_gather_rows},
     {"prepare_weight, matmul", check_matmul},
     {"route_experts, matmul_experts, combine_experts", check_experts},
+    {"fused_router, matmul_experts with SwiGLU, combine_experts on top", check_fused_experts},
     {"fused_matmul", check_fused_matmul},
     {"attention", check_attention},
 };

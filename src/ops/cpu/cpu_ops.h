@@ -14,11 +14,15 @@ void cpu_ops_avx2(struct ops *ops);
 // Mixtures of experts (experts.c): around the instruction set's own matmul().
 void cpu_route_experts(struct device *dev, const struct expert_routes *routes, struct tensor logits,
                        bool renormalises);
+bool cpu_fuses_router(const struct device *dev, int64_t num_tokens, const struct weight *router);
+void cpu_fused_router(struct device *dev, const struct expert_routes *routes, struct tensor out,
+                      struct tensor x, struct norm_params norm, const struct weight *router,
+                      bool renormalises);
 void cpu_matmul_experts(struct device *dev, struct tensor out, struct tensor x,
                         const struct expert_weights *w, const struct expert_routes *routes,
-                        bool is_by_token);
+                        struct expert_product product);
 void cpu_combine_experts(struct device *dev, struct tensor out, struct tensor x,
-                         const struct expert_routes *routes);
+                         const struct expert_routes *routes, bool adds);
 
 /** The parts of prepare_qkv() that instruction sets do in their own ways. */
 struct cpu_qkv_parts {

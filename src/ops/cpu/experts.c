@@ -6,7 +6,10 @@
 
 #include "ops/cpu/cpu_ops.h"
 
-enum { MAX_GATHERED_ROWS = 192 }; // rows that are brought together at a time
+enum {
+    MAX_GATHERED_ROWS = 192, // rows that are brought together at a time
+    COMBINED_COLUMNS = 256,  // columns of a token that are added up at a time
+};
 
 /** A broken logit is chosen last. */
 static float rank_of(float logit)
@@ -79,16 +82,38 @@ void cpu_route_experts(struct device *dev, const struct expert_routes *routes, s
     sort_by_expert(routes);
 }
 
-void cpu_matmul_experts(struct device *dev, struct tensor out, struct tensor x,
-                        const struct expert_weights *w, const struct expert_routes *routes,
-                        bool is_by_token)
+bool cpu_fuses_router(const struct device *dev, int64_t num_tokens, const struct weight *router)
+{
+    enum { MAX_ROWS = 16 };
+    (void)dev, (void)router;
+    return num_tokens <= MAX_ROWS;
+}
+
+void cpu_fused_router(struct device *dev, const struct expert_routes *routes, struct tensor out,
+                      struct tensor x, struct norm_params norm, const struct weight *router,
+                      bool renormalises)
 {
     struct arena_mark mark = arena_mark(&dev->scratch);
-    int64_t cols = w->in_features;
-    float *gathered = NULL;
-    if (is_by_token)
-        gathered =
-            arena_array(&dev->scratch, float, min_i64(MAX_GATHERED_ROWS, out.shape[0]) * cols);
+    int64_t count = (int64_t)routes->num_tokens * routes->num_experts;
+    struct tensor logits = tensor_2d(arena_array(&dev->scratch, float, count), DTYPE_F32,
+                                     routes->num_tokens, routes->num_experts);
+    dev->ops.rms_norm(dev, out, x, norm);
+    dev->ops.matmul(dev, logits, out, router);
+    cpu_route_experts(dev, routes, logits, renormalises);
+    cpu_scratch_end(&dev->scratch, mark);
+}
+
+void cpu_matmul_experts(struct device *dev, struct tensor out, struct tensor x,
+                        const struct expert_weights *w, const struct expert_routes *routes,
+                        struct expert_product product)
+{
+    struct arena_mark mark = arena_mark(&dev->scratch);
+    int64_t cols = w->in_features, max_rows = min_i64(MAX_GATHERED_ROWS, out.shape[0]);
+    float *gathered = NULL, *gate_up = NULL;
+    if (product.is_by_token)
+        gathered = arena_array(&dev->scratch, float, max_rows *cols);
+    if (product.is_swiglu)
+        gate_up = arena_array(&dev->scratch, float, max_rows * w->out_features);
     for (int32_t e = 0; e < w->num_experts; e++) {
         const struct weight expert = {.form = w->form,
                                       .out_features = w->out_features,
@@ -97,33 +122,50 @@ void cpu_matmul_experts(struct device *dev, struct tensor out, struct tensor x,
         int32_t end = routes->expert_start[e + 1];
         for (int32_t slot = routes->expert_start[e]; slot < end; slot += MAX_GATHERED_ROWS) {
             int64_t rows = min_i32(MAX_GATHERED_ROWS, end - slot);
-            struct tensor in = is_by_token ? tensor_2d(gathered, DTYPE_F32, rows, cols)
-                                           : tensor_rows(x, slot, rows);
-            for (int64_t i = 0; is_by_token && i < rows; i++)
+            struct tensor in = product.is_by_token ? tensor_2d(gathered, DTYPE_F32, rows, cols)
+                                                   : tensor_rows(x, slot, rows);
+            for (int64_t i = 0; product.is_by_token && i < rows; i++)
                 memcpy(gathered + i * cols, (const float *)x.data + routes->tokens[slot + i] * cols,
                        (size_t)cols * sizeof(float));
-            dev->ops.matmul(dev, tensor_rows(out, slot, rows), in, &expert);
+            struct tensor to = tensor_rows(out, slot, rows);
+            if (product.is_swiglu) {
+                struct tensor both = tensor_2d(gate_up, DTYPE_F32, rows, w->out_features);
+                dev->ops.matmul(dev, both, in, &expert);
+                dev->ops.silu_and_mul(dev, to, both);
+            } else {
+                dev->ops.matmul(dev, to, in, &expert);
+            }
         }
     }
     cpu_scratch_end(&dev->scratch, mark);
 }
 
+/** A token's sum in `num` columns from `first` on. */
+static void combine_columns(float *out, const float *x, int64_t n, int64_t first, int64_t num,
+                            const int32_t *slots, const float *weights, int32_t top_k, bool adds)
+{
+    float sum[COMBINED_COLUMNS] = {0};
+    for (int32_t k = 0; k < top_k; k++) {
+        const float *from = x + slots[k] * n + first;
+        for (int64_t i = 0; i < num; i++)
+            sum[i] += weights[k] * from[i];
+    }
+    for (int64_t i = 0; i < num; i++)
+        out[first + i] = adds ? out[first + i] + sum[i] : sum[i];
+}
+
 void cpu_combine_experts(struct device *dev, struct tensor out, struct tensor x,
-                         const struct expert_routes *routes)
+                         const struct expert_routes *routes, bool adds)
 {
     int64_t n = out.shape[1];
     int32_t top_k = routes->top_k;
     int threads = cpu_threads_for(dev, tensor_numel(x));
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int32_t t = 0; t < routes->num_tokens; t++) {
-        float *row = (float *)out.data + t * n;
-        memset(row, 0, (size_t)n * sizeof(float));
-        for (int32_t k = 0; k < top_k; k++) {
-            int64_t choice = (int64_t)t * top_k + k;
-            const float *from = (const float *)x.data + routes->slots[choice] * n;
-            float weight = routes->weights[choice];
-            for (int64_t i = 0; i < n; i++)
-                row[i] += weight * from[i];
-        }
+        int64_t choice = (int64_t)t * top_k;
+        for (int64_t i = 0; i < n; i += COMBINED_COLUMNS)
+            combine_columns((float *)out.data + t * n, x.data, n, i,
+                            min_i64(COMBINED_COLUMNS, n - i), routes->slots + choice,
+                            routes->weights + choice, top_k, adds);
     }
 }

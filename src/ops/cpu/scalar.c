@@ -480,6 +480,8 @@ void cpu_ops_scalar(struct ops *ops)
         .gelu_and_mul = scalar_gelu_and_mul,
         .soft_cap = scalar_soft_cap,
         .route_experts = cpu_route_experts,
+        .fuses_router = cpu_fuses_router,
+        .fused_router = cpu_fused_router,
         .matmul_experts = cpu_matmul_experts,
         .combine_experts = cpu_combine_experts,
         .gather_rows = scalar_gather_rows,

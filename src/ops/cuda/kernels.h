@@ -192,22 +192,45 @@ struct cuda_expert_routes {
 void cuda_route_experts(const struct cuda_launch *launch, const struct cuda_expert_routes *routes,
                         const float *logits, bool renormalises);
 
+enum { ROUTER_MAX_TOKENS = 256, ROUTER_MAX_EXPERTS = 256 };
+
+struct router_args {
+    struct cuda_expert_routes routes;
+    void *out;     // [num_tokens, n]: norm(x), what the experts read
+    const void *x; // [num_tokens, n]
+    struct cuda_norm norm;
+    const void *weight; // [num_experts, n]
+    int32_t n;
+    bool renormalises;
+};
+
+/** Whether cuda_route_few() takes so many tokens of a router [num_experts, n]. */
+bool cuda_routes_few(int32_t num_tokens, int32_t num_experts, int32_t n);
+
+/** Norm, router and cuda_route_experts() in one, for few tokens. */
+void cuda_route_few(const struct cuda_launch *launch, const struct router_args *args);
+
 struct expert_matmul_args {
-    void *out;                  // [slots, n]
+    void *out;                  // [slots, n]; SwiGLU: [slots, n / 2]
     const void *x;              // [slots, k], or with is_by_token [num_tokens, k]
     const void *const *weights; // [num_experts]: [n, k] each
+    const void *stacked;        // where they begin if they lie behind one another; else NULL
     struct cuda_expert_routes routes;
     int32_t n, k;
     bool is_by_token;
+    bool is_swiglu;  // a weight holds the gate's rows, then up's: out = silu(gate) * up
+    bool is_settled; // a product that read these routes comes before this on the stream
 };
 
-/** out[slot] = x * weights[expert of the slot]^T, any n and k; on tensor cores where k is a
- * multiple of 8 and n of 2. A row's sums run over k in one order, whatever the tile it lies in. */
+/** out[slot] = x * weights[expert of the slot]^T, any n and k: on tensor cores where weights are
+ *  stacked, k is a multiple of 8, and n of 8 or, with SwiGLU, of 16. A row's sums run over k in one
+ *  order, whatever the tile it lies in. */
 void cuda_matmul_experts(const struct cuda_launch *launch, const struct expert_matmul_args *args);
 
-/** out[token] = sum of weight * x[slot] over its choices, in order. [num_tokens, n], [slots, n]. */
+/** out[token] = (out[token] +) sum of weight * x[slot] over its choices, in order. [num_tokens, n],
+ *  [slots, n]. */
 void cuda_combine_experts(const struct cuda_launch *launch, void *out, const void *x,
-                          const struct cuda_expert_routes *routes, int32_t n);
+                          const struct cuda_expert_routes *routes, int32_t n, bool adds);
 
 // ---- Sampling ------------------------------------------------------------------------------
 

@@ -70,8 +70,8 @@ template <int TILES> DEVICE void hold(float d[TILES][4])
 
 // The instruction for 64 and 128 columns: operands are the sums, a's four registers, b's
 // descriptor, whether the sums start from zero, and whether b is transposed.
-#define WGMMA(n, type, sums, a, b, is_first, trans_b)                                        \
-    "{\n.reg .pred p;\nsetp.eq.b32 p, " is_first ", 0;\n"                                    \
+#define WGMMA(n, type, sums, a, b, is_first, trans_b)                                         \
+    "{\n.reg .pred p;\nsetp.eq.b32 p, " is_first ", 0;\n"                                     \
     "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" sums "}, {" a "}, " b \
     ", p, 1, 1, " trans_b ";\n}"
 
@@ -118,4 +118,70 @@ DEVICE void wgmma_m64n128k16(float d[16][4], const uint32_t a[4], uint64_t b, bo
         asm volatile(WGMMA("128", "bf16", WGMMA_SUMS_128, "%64, %65, %66, %67", "%68", "%69", "%70")
                      : WGMMA_TILES_8(d, 0), WGMMA_TILES_8(d, 8)
                      : WGMMA_INPUTS(a, b, is_first, TRANS_B));
+}
+
+// ---- wgmma of two operands in shared memory ------------------------------------------------
+
+// For 16, 32, 96 columns as above; operands are the sums, the descriptors, and whether the sums
+// start from zero.
+#define WGMMA_SHARED(n, type, sums, a, b, is_first)                                         \
+    "{\n.reg .pred p;\nsetp.eq.b32 p, " is_first ", 0;\n"                                   \
+    "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" sums "}, " a ", " b \
+    ", p, 1, 1, 0, 0;\n}"
+
+#define WGMMA_SUMS_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+
+#define WGMMA_SUMS_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+
+#define WGMMA_SUMS_96                                                                  \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+
+#define WGMMA_SUMS_256                                                                             \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "   \
+    "%127"
+
+#define WGMMA_TILES_2(d, i) WGMMA_TILE(d, i), WGMMA_TILE(d, i + 1)
+#define WGMMA_TILES_4(d, i) WGMMA_TILES_2(d, i), WGMMA_TILES_2(d, i + 2)
+
+#define WGMMA_SHARED_OF(n, sums, a_at, b_at, first_at, ...)              \
+    if constexpr (F16)                                                   \
+        asm volatile(WGMMA_SHARED(n, "f16", sums, a_at, b_at, first_at)  \
+                     : __VA_ARGS__                                       \
+                     : "l"(a), "l"(b), "r"((int)is_first));              \
+    else                                                                 \
+        asm volatile(WGMMA_SHARED(n, "bf16", sums, a_at, b_at, first_at) \
+                     : __VA_ARGS__                                       \
+                     : "l"(a), "l"(b), "r"((int)is_first))
+
+/** d[64 rows, COLUMNS] (+)= a * b^T, both with k along their rows; is_first: d starts from zero. */
+template <int COLUMNS, bool F16>
+DEVICE void wgmma_shared(float d[COLUMNS / 8][4], uint64_t a, uint64_t b, bool is_first)
+{
+    static_assert(COLUMNS == 16 || COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 96 ||
+                  COLUMNS == 128 || COLUMNS == 256);
+    if constexpr (COLUMNS == 16) {
+        WGMMA_SHARED_OF("16", WGMMA_SUMS_16, "%8", "%9", "%10", WGMMA_TILES_2(d, 0));
+    } else if constexpr (COLUMNS == 32) {
+        WGMMA_SHARED_OF("32", WGMMA_SUMS_32, "%16", "%17", "%18", WGMMA_TILES_4(d, 0));
+    } else if constexpr (COLUMNS == 64) {
+        WGMMA_SHARED_OF("64", WGMMA_SUMS_64, "%32", "%33", "%34", WGMMA_TILES_8(d, 0));
+    } else if constexpr (COLUMNS == 96) {
+        WGMMA_SHARED_OF("96", WGMMA_SUMS_96, "%48", "%49", "%50", WGMMA_TILES_8(d, 0),
+                        WGMMA_TILES_4(d, 8));
+    } else if constexpr (COLUMNS == 256) {
+        WGMMA_SHARED_OF("256", WGMMA_SUMS_256, "%128", "%129", "%130", WGMMA_TILES_8(d, 0),
+                        WGMMA_TILES_8(d, 8), WGMMA_TILES_8(d, 16), WGMMA_TILES_8(d, 24));
+    } else {
+        WGMMA_SHARED_OF("128", WGMMA_SUMS_128, "%64", "%65", "%66", WGMMA_TILES_8(d, 0),
+                        WGMMA_TILES_8(d, 8));
+    }
 }
