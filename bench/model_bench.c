@@ -137,13 +137,13 @@ static void keep_result(struct bench *b, int32_t batch, double tokens_per_s, dou
         b->results[b->num_results++] = (struct result){batch, tokens_per_s, ceiling};
 }
 
-static void open_bench(struct bench *b, const char *dir, int32_t context, bool is_fp8,
-                       bool is_async)
+static void open_bench(struct bench *b, const char *dir, const char *dtype, int32_t context,
+                       bool is_fp8, bool is_async)
 {
     struct error err = {0};
     *b = (struct bench){
         .options = {.model = dir,
-                    .dtype = "auto",
+                    .dtype = dtype,
                     .load_format = LOAD_FORMAT_DUMMY,
                     .skip_tokenizer_init = true,
                     .block_size = -1,
@@ -179,10 +179,10 @@ static void open_bench(struct bench *b, const char *dir, int32_t context, bool i
     int64_t start_ns = clock_monotonic_ns();
     if (executor_create(&b->executor, &b->config, NULL, &err) != STATUS_OK)
         die(dir, &err);
-    printf("%s: loaded in %.2f s, %.2f GB of weights, %d blocks, cache %s%s\n", dir,
-           (double)(clock_monotonic_ns() - start_ns) / 1e9, (double)b->config.weight_bytes * 1e-9,
-           b->config.kv_cache.num_blocks, b->options.kv_cache_dtype,
-           b->options.batch_invariant ? ", batch-invariant" : "");
+    printf("%s: dtype %s, loaded in %.2f s, %.2f GB of weights, %d blocks, cache %s%s\n", dir,
+           dtype, (double)(clock_monotonic_ns() - start_ns) / 1e9,
+           (double)b->config.weight_bytes * 1e-9, b->config.kv_cache.num_blocks,
+           b->options.kv_cache_dtype, b->options.batch_invariant ? ", batch-invariant" : "");
     print_memory(b, used_before);
     b->blocks_per_seq = (int32_t)ceil_div(b->config.max_model_len, b->config.kv_cache.block_size);
     int32_t num_tokens = b->config.max_model_len + 1 + MAX_BATCH; // every sequence's are its own
@@ -450,11 +450,13 @@ int main(int argc, char **argv)
     static const int32_t SHORT_BATCHES[] = {1, 8, 64, 256};
     static const int32_t LENGTHS[] = {128, 1024, PREFILL_CHUNK};
     if (argc < 2) {
-        fprintf(stderr, "usage: %s MODEL_DIR [CONTEXT] [short] [fp8] [async]\n", argv[0]);
+        fprintf(stderr, "usage: %s MODEL_DIR [CONTEXT] [short] [fp8] [async] [float16|bfloat16]\n",
+                argv[0]);
         return 2;
     }
     int32_t context = 1024;
     bool is_short = false, is_fp8 = false, is_async = false;
+    const char *dtype = "auto";
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "short") == 0)
             is_short = true;
@@ -462,6 +464,8 @@ int main(int argc, char **argv)
             is_fp8 = true;
         else if (strcmp(argv[i], "async") == 0)
             is_async = true;
+        else if (strcmp(argv[i], "float16") == 0 || strcmp(argv[i], "bfloat16") == 0)
+            dtype = argv[i];
         else
             context = atoi(argv[i]);
     }
@@ -470,7 +474,7 @@ int main(int argc, char **argv)
         return 2;
     }
     static struct bench b;
-    open_bench(&b, argv[1], max_i32(context, PREFILL_CHUNK), is_fp8, is_async);
+    open_bench(&b, argv[1], dtype, max_i32(context, PREFILL_CHUNK), is_fp8, is_async);
     const int32_t *batches = is_short ? SHORT_BATCHES : BATCHES;
     size_t num_batches = is_short ? ARRAY_LEN(SHORT_BATCHES) : ARRAY_LEN(BATCHES);
     for (size_t i = 0; i < num_batches; i++)

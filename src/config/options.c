@@ -162,7 +162,9 @@ static const struct option table[] = {
             .accepts = "auto,hf"),
     NOT_YET(MODEL, "trust-remote-code", BOOL, "False",
             "Run code of the model's repository; none is ever run here.", .accepts = "*"),
-    OPT(MODEL, "dtype", STRING, dtype, "auto", "Type of weights and activations.",
+    OPT(MODEL, "dtype", STRING, dtype, "auto",
+        "Type of weights and activations; auto: the checkpoint's, on a GPU bfloat16 for float32. "
+        "Activations on the CPU are float32.",
         .choices = "auto,half,float16,bfloat16,float,float32"),
     OPT(MODEL, "seed", INT64, seed, "0", "Seed for requests without one."),
     OPT(MODEL, "max-model-len", MODEL_LEN, max_model_len, "None",
@@ -356,7 +358,8 @@ static const struct option table[] = {
     OPT(CACHE, "kv-cache-memory-bytes", HUMAN64, kv_cache_memory_bytes, "None",
         "Bytes of KV cache; overrides the share of memory.", .range = "[1,inf)"),
     OPT(CACHE, "kv-cache-dtype", STRING, kv_cache_dtype, "auto",
-        "Type of the KV cache; auto: float32 on the CPU, bfloat16 on a GPU; fp8 (fp8_e4m3): with "
+        "Type of the KV cache; auto: that of activations (float32 on the CPU); fp8 (fp8_e4m3): "
+        "with "
         "the checkpoint's k_scale and v_scale, else 1.",
         .choices = "auto,float32,float16,bfloat16,fp8,fp8_e4m3,fp8_e5m2,fp8_inc,fp8_ds_mla,nvfp4,"
                    "int4_per_token_head,int8_per_token_head,fp8_per_token_head,turboquant_k8v4,"

@@ -268,8 +268,9 @@ static enum status read_source(void *out, enum dtype dtype, const struct source 
         return STATUS_OK;
     }
     if (!convert_values(out, dtype, source->tensor->data, source->dtype, source->count))
-        return error_set(err, STATUS_INVALID, "%s: a value is too large for %s (%s)",
-                         source->name.text, dtype_name(dtype), source->tensor->file);
+        return error_set(err, STATUS_INVALID, "%s: a value is too large for %s%s (%s)",
+                         source->name.text, dtype_name(dtype),
+                         dtype == DTYPE_F16 ? ": use --dtype bfloat16" : "", source->tensor->file);
     return STATUS_OK;
 }
 

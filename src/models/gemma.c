@@ -61,6 +61,7 @@ static enum status gemma3_load(struct model *model, const struct weights *w, str
 
 const struct model_class gemma2_model = {
     .architecture = "Gemma2ForCausalLM",
+    .outgrows_float16 = true,
     .load = gemma2_load,
     .scratch_bytes = decoder_scratch_bytes,
     .embed = decoder_embed,
@@ -70,6 +71,7 @@ const struct model_class gemma2_model = {
 
 const struct model_class gemma3_model = {
     .architecture = "Gemma3ForCausalLM",
+    .outgrows_float16 = true,
     .load = gemma3_load,
     .scratch_bytes = decoder_scratch_bytes,
     .embed = decoder_embed,

@@ -2,6 +2,7 @@
 // store. A model file knows no device, no instruction set and no dtype.
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,7 @@ struct model {
 /** One architecture. No entry is NULL. */
 struct model_class {
     const char *architecture; // as in config.json
+    bool outgrows_float16;    // activations of its checkpoints come to more than float16 can hold
 
     /**
      * Builds `model->impl` from `w`; all other fields are set. In PLAN mode nothing

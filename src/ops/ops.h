@@ -1,10 +1,10 @@
 // The one table of operations on tensors. A backend fills it; layers call its front door, op_*().
 //
 // Destination first, as in memcpy. Activations have the device's dtype (float32 on the CPU,
-// bfloat16 on CUDA), sums are taken in float32 or wider; a weight keeps the form it is multiplied
-// in. All pointers are device memory unless said otherwise; operations run in the order of their
-// calls, and may still be running when a call returns. On the CPU, and on a GPU that was told so,
-// every operation is batch-invariant: a row's result, to the bit, depends on that row (for
+// bfloat16 or float16 on CUDA), sums are taken in float32 or wider; a weight keeps the form it is
+// multiplied in. All pointers are device memory unless said otherwise; operations run in the order
+// of their calls, and may still be running when a call returns. On the CPU, and on a GPU that was
+// told so, every operation is batch-invariant: a row's result, to the bit, depends on that row (for
 // attention: on its own sequence) and never on what else is in the batch.
 #pragma once
 
@@ -327,8 +327,8 @@ enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 struct device {
     struct ops ops;
     enum device_kind kind;
-    enum dtype activation_dtype;
-    bool has_host_memory; // its memory is the host's: nothing needs to be copied
+    enum dtype activation_dtype; // a GPU's may be set to float16 before its first operation
+    bool has_host_memory;        // its memory is the host's: nothing needs to be copied
     /** A row's result never depends, to the bit, on what else is in the batch. A GPU may be told so
      *  before its first operation, and is slower then. */
     bool is_batch_invariant;

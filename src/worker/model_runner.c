@@ -22,8 +22,7 @@ static enum status allocate_kv_pool(struct model_runner *runner, struct error *e
     const struct model_config *model = runner->config->model;
     const struct kv_cache_config *kv_cache = &runner->config->kv_cache;
     enum dtype dtype;
-    TRY(worker_kv_dtype(&dtype, runner->config->device, runner->config->options,
-                        runner->config->model, err));
+    TRY(worker_kv_dtype(&dtype, runner->config->device, runner->config->options, model, err));
     size_t pool_bytes = (size_t)kv_cache->num_blocks * (size_t)kv_cache->block_bytes;
     runner->kv_pool = runner->dev.ops.alloc(&runner->dev, pool_bytes);
     if (!runner->kv_pool)
@@ -170,8 +169,8 @@ enum status model_runner_init(struct model_runner *runner, const struct engine_c
                               int32_t num_threads, _Atomic int64_t *progress, struct error *err)
 {
     *runner = (struct model_runner){.config = config, .fwd = {.progress = progress}};
-    enum status status =
-        worker_device_open(&runner->dev, config->device, config->options, num_threads, err);
+    enum status status = worker_device_open(&runner->dev, config->device, config->options,
+                                            config->model, num_threads, err);
     if (status == STATUS_OK)
         status = load_model(runner, err);
     if (status == STATUS_OK)

@@ -23,7 +23,7 @@ static enum status plan_groups(struct engine_config *config, struct error *err)
     const struct model_config *model = config->model;
     struct kv_cache_config *kv_cache = &config->kv_cache;
     enum dtype dtype;
-    TRY(worker_kv_dtype(&dtype, config->device, config->options, config->model, err));
+    TRY(worker_kv_dtype(&dtype, config->device, config->options, model, err));
     kv_cache->block_size = config->options->block_size;
     if (kv_cache->block_size < 0) // finer prefix hits than with the 128 that vLLM uses on the CPU
         kv_cache->block_size = DEFAULT_BLOCK_SIZE;
@@ -76,10 +76,14 @@ static enum status plan_model(struct engine_config *config, struct error *err)
     struct cpu_threads threads;
     TRY(cpu_threads_parse(&threads, config->options->omp_threads_bind, 0, err));
     struct device dev;
-    if (config->device == DEVICE_CUDA) // sizes need no GPU
+    if (config->device == DEVICE_CUDA) { // sizes need no GPU
         cuda_device_init_planned(&dev, threads.num_threads);
-    else
-        TRY(worker_device_open(&dev, config->device, config->options, threads.num_threads, err));
+        if (options.model_dtype == DTYPE_F16)
+            dev.activation_dtype = DTYPE_F16;
+    } else {
+        TRY(worker_device_open(&dev, config->device, config->options, config->model,
+                               threads.num_threads, err));
+    }
     struct weight_store store;
     struct model model;
     enum model_use use = config->pooling.type == POOLING_NONE ? MODEL_GENERATES : MODEL_POOLS;
@@ -278,7 +282,7 @@ static enum status plan_device(struct engine_config *config, struct error *err)
     if (config->device == DEVICE_CPU || config->has_given_memory)
         return STATUS_OK;
     struct device dev;
-    TRY(worker_device_open(&dev, config->device, config->options, 1, err));
+    TRY(worker_device_open(&dev, config->device, config->options, config->model, 1, err));
     dev.ops.memory_info(&dev, &config->memory_total_bytes, &config->memory_free_bytes);
     // What the backend holds already is counted again in the workspace.
     const struct attention_needs no_attention = {0};
@@ -303,14 +307,16 @@ static enum status plan_overlap(struct engine_config *config, struct error *err)
     return STATUS_OK;
 }
 
-/** A GPU computes in bfloat16, which holds fewer digits than what some checkpoints hold. */
-static void warn_of_rounding(const struct engine_config *config)
+/** Tells of a checkpoint that a GPU computes in another type than its own without being asked. */
+static enum status warn_of_rounding(const struct engine_config *config, struct error *err)
 {
-    enum dtype dtype = config->model->dtype;
-    if (config->device == DEVICE_CUDA && (dtype == DTYPE_F16 || dtype == DTYPE_F32) &&
-        strcmp(config->options->dtype ? config->options->dtype : "auto", "auto") == 0)
-        log_warning("the checkpoint's %s weights are rounded to bfloat16 on a GPU",
-                    dtype_name(dtype));
+    enum dtype from = config->model->dtype, to;
+    TRY(worker_activation_dtype(&to, config->device, config->options, config->model, err));
+    if (config->device == DEVICE_CUDA && worker_dtype_is_auto(config->options) && from != to)
+        log_warning("the checkpoint's %s weights are rounded to %s on a GPU%s", dtype_name(from),
+                    dtype_name(to),
+                    from == DTYPE_F16 ? ": the model's activations outgrow float16" : "");
+    return STATUS_OK;
 }
 
 static enum status plan(struct engine_config *config, struct error *err)
@@ -320,7 +326,7 @@ static enum status plan(struct engine_config *config, struct error *err)
     TRY(pooling_config_load(&config->pooling, config->options, config->model, err));
     TRY(plan_device(config, err));
     TRY(plan_overlap(config, err));
-    warn_of_rounding(config);
+    TRY(warn_of_rounding(config, err));
     TRY(limits_settle_length(config, err));
     TRY(plan_for_length(config, config->max_model_len, err));
     int32_t longest = longest_length(config);

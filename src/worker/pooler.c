@@ -106,7 +106,10 @@ void pooler_take(struct pooler *pooler, struct tensor hidden, const struct input
 
 static float element(const void *row, enum dtype dtype, int32_t i)
 {
-    return dtype == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)row)[i]) : ((const float *)row)[i];
+    if (dtype == DTYPE_F32)
+        return ((const float *)row)[i];
+    uint16_t bits = ((const uint16_t *)row)[i];
+    return dtype == DTYPE_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
 }
 
 /** Adds rows one after the other: the same sum however they come in pieces. */

@@ -122,6 +122,9 @@ test('a GPU is planned for as serve allocates on it, with and without one', (t) 
   assert.ok(given.plan.host_bytes > given.plan.pinned_host_bytes);
   const eager = planJson([demo, '--gpu-memory', '100G', '--enforce-eager', ...flags]).plan;
   assert.equal(eager.graph_bytes, 0);
+  const half = planJson([demo, '--gpu-memory', '100G', '--dtype', 'half', ...flags]).plan;
+  assert.equal(half.kv_cache.dtype, 'float16');
+  assert.equal(half.weights.total_bytes, given.plan.weights.total_bytes);
   const refused = plan([demo, '--gpu-memory', '100G', '--dtype', 'float32']);
   assert.equal(refused.status, 1);
   assert.match(refused.err, /not supported on a GPU/);

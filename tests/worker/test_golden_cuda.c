@@ -1,6 +1,7 @@
-// Whole models on a GPU against the same models on the CPU, which test_golden.c holds to values of
-// other implementations in float32. The CPU goes through the very tokens that the GPU drew, with
-// the same kind of cache, so every token is judged, also behind one that rounding has turned.
+// Whole models on a GPU, in bfloat16 and float16, against the same models on the CPU, which
+// test_golden.c holds to values of other implementations in float32. The CPU goes through the very
+// tokens that the GPU drew, with the same kind of cache, so every token is judged, also behind one
+// that rounding has turned.
 //
 // Two measures, in units of the rms distance between logits that the reference found for its own
 // bfloat16 run: the median over a prompt's outputs of the distance between logits, and the mean of
@@ -18,6 +19,11 @@ static const char *const MODELS[] = {
     "llama",         "llama_bias_tied", "mistral",   "qwen2",       "qwen2_sliding",
     "qwen3",         "qwen3_tied",      "gemma2",    "gemma3_text", "phi3",
     "phi3_longrope", "olmo2",           "qwen3_moe", "mixtral"};
+
+// Those whose activations float16 can hold.
+static const char *const F16_MODELS[] = {
+    "llama", "llama_bias_tied", "mistral", "qwen2",     "qwen2_sliding", "qwen3", "qwen3_tied",
+    "phi3",  "phi3_longrope",   "olmo2",   "qwen3_moe", "mixtral"};
 
 static void need_gpu(void)
 {
@@ -38,8 +44,10 @@ struct limits {
 // were made on the CPU, every activation rounded to bfloat16 after noise of up to half a unit:
 // distances of qwen3_moe come to 2.2 and of mixtral to 3.9 (1 and 3 in 100 are above 1.5), losses
 // to 0.9 and 1.2. A real fault is further away: one product in eight with the neighbour's weights,
-// or with an eighth of its columns lost, gives distances of 10 and more, losses of 11 and more.
+// or with an eighth of its columns lost, gives distances of 10 and more, losses of 11 and more. In
+// float16 choices turn an eighth as often.
 static const struct limits LIMITS_BF16 = {1.5, 0.5}, LIMITS_BF16_EXPERTS = {4.5, 2},
+                           LIMITS_F16 = {0.25, 0.05}, LIMITS_F16_EXPERTS = {0.25, 0.2},
                            LIMITS_FP8 = {7, 4};
 
 /** A model on both devices, and what its prompt's runs have come to. */
@@ -162,9 +170,18 @@ static void check_prompt(struct pair *pair, const int32_t *prompt, int32_t num_p
     arena_reset(&pair->cpu.arena);
 }
 
-static void check_model(const char *name, bool enforce_eager, const char *kv_cache_dtype)
+static struct limits limits_of(const struct serve_options *options, bool has_experts)
 {
-    bool is_fp8 = strcmp(kv_cache_dtype, "fp8") == 0;
+    if (strcmp(options->kv_cache_dtype, "fp8") == 0)
+        return LIMITS_FP8;
+    if (strcmp(options->dtype, "float16") == 0)
+        return has_experts ? LIMITS_F16_EXPERTS : LIMITS_F16;
+    return has_experts ? LIMITS_BF16_EXPERTS : LIMITS_BF16;
+}
+
+static void check_model(const char *name, bool enforce_eager, const char *dtype,
+                        const char *kv_cache_dtype)
+{
     char dir[512], path[600];
     snprintf(dir, sizeof(dir), "%s/models/%s", FIXTURES_DIR, name);
     snprintf(path, sizeof(path), "%s/expected.json", dir);
@@ -175,9 +192,11 @@ static void check_model(const char *name, bool enforce_eager, const char *kv_cac
     options.max_model_len = 256; // the references go beyond what qwen3_tied says it is made for
     options.allow_long_max_model_len = true;
     struct pair pair = {.name = name};
-    print_message("%s, cache %s%s\n", name, kv_cache_dtype, enforce_eager ? ", eager" : "");
+    print_message("%s, dtype %s, cache %s%s\n", name, dtype, kv_cache_dtype,
+                  enforce_eager ? ", eager" : "");
     driver_start(&pair.cpu, &options);
     options.target_device = "cuda";
+    options.dtype = dtype;
     options.enforce_eager = enforce_eager;
     options.max_cudagraph_capture_size = 8;
     driver_start(&pair.gpu, &options);
@@ -186,11 +205,8 @@ static void check_model(const char *name, bool enforce_eager, const char *kv_cac
         const json_t *bf16 = golden_get(json_array_get(prompts, i), "bfloat16");
         pair.unit = fmax(pair.unit, json_number_value(golden_get(bf16, "rms_logit_diff")));
     }
-    struct limits limits = LIMITS_BF16;
-    if (is_fp8)
-        limits = LIMITS_FP8;
-    else if (pair.cpu.config.weight_kind_bytes[WEIGHT_KIND_EXPERTS] > 0)
-        limits = LIMITS_BF16_EXPERTS;
+    struct limits limits =
+        limits_of(&options, pair.cpu.config.weight_kind_bytes[WEIGHT_KIND_EXPERTS] > 0);
     struct arena arena = {0};
     for (size_t i = 0; i < 2 * json_array_size(prompts); i++) {
         int32_t num_prompt;
@@ -209,9 +225,18 @@ static void fixture_models_stay_within_bfloat16_of_the_cpu(void **state)
     (void)state;
     need_gpu();
     for (size_t m = 0; m < ARRAY_LEN(MODELS); m++)
-        check_model(MODELS[m], false, "auto");
-    check_model("llama", true, "auto");
-    check_model("qwen2_sliding", true, "auto");
+        check_model(MODELS[m], false, "auto", "auto");
+    check_model("llama", true, "auto", "auto");
+    check_model("qwen2_sliding", true, "auto", "auto");
+}
+
+static void fixture_models_in_float16_stay_closer_to_the_cpu(void **state)
+{
+    (void)state;
+    need_gpu();
+    for (size_t m = 0; m < ARRAY_LEN(F16_MODELS); m++)
+        check_model(F16_MODELS[m], false, "float16", "auto");
+    check_model("llama", true, "float16", "auto");
 }
 
 static void an_eight_bit_cache_stays_close_to_that_of_the_cpu(void **state)
@@ -219,7 +244,9 @@ static void an_eight_bit_cache_stays_close_to_that_of_the_cpu(void **state)
     (void)state;
     need_gpu();
     for (size_t m = 0; m < ARRAY_LEN(MODELS); m++)
-        check_model(MODELS[m], false, "fp8");
+        check_model(MODELS[m], false, "auto", "fp8");
+    check_model("llama", false, "float16", "fp8");
+    check_model("qwen3_moe", false, "float16", "fp8");
 }
 
 static void demo_model_continues_as_the_reference_does(void **state)
@@ -255,6 +282,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fixture_models_stay_within_bfloat16_of_the_cpu),
+        cmocka_unit_test(fixture_models_in_float16_stay_closer_to_the_cpu),
         cmocka_unit_test(an_eight_bit_cache_stays_close_to_that_of_the_cpu),
         cmocka_unit_test(demo_model_continues_as_the_reference_does),
     };

@@ -273,14 +273,18 @@ static void a_plan_for_a_gpu_needs_no_gpu(void **state)
         s.options.target_device = "cuda";
         s.options.enforce_eager = pick(0, 3) == 0;
         bool is_float32 = strcmp(s.options.dtype, "float32") == 0;
-        bool is_float16 = strcmp(s.options.dtype, "float16") == 0 ||
-                          strcmp(s.options.kv_cache_dtype, "float16") == 0;
+        enum dtype wanted = s.model.dtype;
+        if (strcmp(s.options.dtype, "auto") != 0)
+            assert_int_equal(dtype_parse(str_from(s.options.dtype), &wanted), STATUS_OK);
+        const char *activations = wanted == DTYPE_F16 ? "float16" : "bfloat16";
+        bool is_other_cache = strcmp(s.options.kv_cache_dtype, "auto") != 0 &&
+                              strcmp(s.options.kv_cache_dtype, activations) != 0;
         struct engine_config config;
         struct error err = {0};
         int64_t memory_bytes = (int64_t)pick(1, 141) << 30;
         enum status status =
             engine_config_plan_for(&config, &s.options, &s.model, memory_bytes, &err);
-        if (is_float32 || is_float16)
+        if (is_float32 || is_other_cache)
             assert_true(status == STATUS_UNSUPPORTED || status == STATUS_INVALID);
         else if (status != STATUS_OK && status != STATUS_OUT_OF_MEMORY && status != STATUS_INVALID)
             fail_msg("%s: %s", s.json, err.message);
