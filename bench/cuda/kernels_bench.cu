@@ -1,60 +1,9 @@
 // Times every kernel. Launches are captured in a graph over rotating buffers larger than the L2,
 // the graph is replayed, and the median counts. Ratios are to ceilings measured in the same run:
 // reading and copying memory, and cuBLASLt for products.
-#include <cublasLt.h>
-
+#include "bench_products.cuh"
 #include "ceiling_kernels.cuh"
-#include "harness.cuh"
-
-enum { REPLAYS = 15, WEIGHT_POOL_MB = 3072 };
-
-struct bench {
-    struct cuda_launch launch;
-    cudaEvent_t begin, end;
-    cublasLtHandle_t cublas;
-    void *workspace;
-    char *pool;                  // weights and caches: WEIGHT_POOL_MB of random bf16
-    double read_rate, copy_rate; // bytes per second
-};
-
-typedef void launch_function(struct bench *b, void *context, int turn);
-
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-/** Median seconds of one launch among `turns` back to back. */
-static double time_launches(struct bench *b, launch_function *function, void *context, int turns)
-{
-    cudaStream_t stream = b->launch.stream;
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    function(b, context, 0);
-    CUDA_CHECK(cudaStreamSynchronize(stream));
-    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < turns; i++)
-        function(b, context, i);
-    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
-    double seconds[REPLAYS];
-    for (int i = -2; i < REPLAYS; i++) {
-        float ms;
-        CUDA_CHECK(cudaEventRecord(b->begin, stream));
-        CUDA_CHECK(cudaGraphLaunch(exec, stream));
-        CUDA_CHECK(cudaEventRecord(b->end, stream));
-        CUDA_CHECK(cudaEventSynchronize(b->end));
-        CUDA_CHECK(cudaEventElapsedTime(&ms, b->begin, b->end));
-        if (i >= 0)
-            seconds[i] = ms * 1e-3 / turns;
-    }
-    CUDA_CHECK(cudaGetLastError());
-    cudaGraphExecDestroy(exec);
-    cudaGraphDestroy(graph);
-    qsort(seconds, REPLAYS, sizeof(double), compare_doubles);
-    return seconds[REPLAYS / 2];
-}
+#include "timing.cuh"
 
 #include "bench_experts.cuh"
 
@@ -73,111 +22,6 @@ static void launch_copy(struct bench *b, void *context, int turn)
     size_t half = (size_t)WEIGHT_POOL_MB << 19;
     copy_kernel<<<132 * 16, 512, 0, b->launch.stream>>>((uint4 *)(b->pool + half),
                                                         (const uint4 *)b->pool, half / 16);
-}
-
-// ---- Products ------------------------------------------------------------------------------
-
-struct product {
-    struct gemv_args args;
-    cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t w, x, y;
-    cublasLtMatmulAlgo_t algo;
-};
-
-static const void *weight_of_turn(struct bench *b, const struct gemv_args *a, int turn)
-{
-    size_t size = ((size_t)a->n * a->k * 2 + 255) / 256 * 256;
-    size_t num = ((size_t)WEIGHT_POOL_MB << 20) / size;
-    return b->pool + (size_t)turn % num * size;
-}
-
-static void launch_gemv(struct bench *b, void *context, int turn)
-{
-    struct gemv_args args = ((struct product *)context)->args;
-    args.weight = weight_of_turn(b, &args, turn);
-    gemv(&b->launch, &args);
-}
-
-static void launch_cublas(struct bench *b, void *context, int turn)
-{
-    struct product *p = (struct product *)context;
-    const float one = 1, zero = 0;
-    cublasLtMatmul(b->cublas, p->desc, &one, weight_of_turn(b, &p->args, turn), p->w, p->args.x,
-                   p->x, &zero, p->args.out, p->y, p->args.out, p->y, &p->algo, b->workspace,
-                   32 << 20, b->launch.stream);
-}
-
-static bool prepare_cublas(struct bench *b, struct product *p)
-{
-    int m = p->args.num_rows, n = p->args.n, k = p->args.k, found = 0;
-    cublasOperation_t transposed = CUBLAS_OP_T;
-    size_t workspace_bytes = 32 << 20;
-    cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t result;
-    cublasLtMatmulDescCreate(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                   sizeof(transposed));
-    cublasLtMatrixLayoutCreate(&p->w, CUDA_R_16BF, (uint64_t)k, (uint64_t)n, k);
-    cublasLtMatrixLayoutCreate(&p->x, CUDA_R_16BF, (uint64_t)k, (uint64_t)m, k);
-    cublasLtMatrixLayoutCreate(&p->y, CUDA_R_16BF, (uint64_t)n, (uint64_t)m, n);
-    cublasLtMatmulPreferenceCreate(&preference);
-    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                         &workspace_bytes, sizeof(workspace_bytes));
-    cublasLtMatmulAlgoGetHeuristic(b->cublas, p->desc, p->w, p->x, p->y, p->y, preference, 1,
-                                   &result, &found);
-    cublasLtMatmulPreferenceDestroy(preference);
-    p->algo = result.algo;
-    return found > 0;
-}
-
-static void bench_products(struct bench *b)
-{
-    static const struct {
-        const char *name;
-        int n, k;
-        bool norm, swiglu, residual;
-    } shapes[] = {
-        {"8B qkv (norm)", 6144, 4096, true, false, false},
-        {"8B o (residual)", 4096, 4096, false, false, true},
-        {"8B gate_up (norm, swiglu)", 24576, 4096, true, true, false},
-        {"8B down (residual)", 4096, 12288, false, false, true},
-        {"8B head", 151936, 4096, false, false, false},
-        {"0.6B qkv (norm)", 4096, 1024, true, false, false},
-        {"0.6B o (residual)", 1024, 2048, false, false, true},
-        {"0.6B gate_up (norm, swiglu)", 6144, 1024, true, true, false},
-        {"0.6B down (residual)", 1024, 3072, false, false, true},
-        {"0.6B head", 151936, 1024, false, false, false},
-    };
-    static const int rows[] = {1, 4, 8, 16};
-    void *x = b->pool, *out = device_alloc(16 * 151936 * 4);
-    printf("\ngemv: us, share of read ceiling, times cuBLASLt's time\n%-28s", "");
-    for (int r = 0; r < 4; r++)
-        printf("  %9s%-2d         ", "rows ", rows[r]);
-    printf("\n");
-    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
-        printf("%-28s", shapes[s].name);
-        for (int r = 0; r < 4; r++) {
-            struct product p = {};
-            p.args.out = out;
-            p.args.x = x;
-            p.args.norm_weight = shapes[s].norm ? b->pool : NULL;
-            p.args.residual = shapes[s].residual ? out : NULL;
-            p.args.norm_eps = 1e-6f;
-            p.args.x_stride = p.args.k = shapes[s].k;
-            p.args.n = shapes[s].n;
-            p.args.num_rows = rows[r];
-            p.args.is_swiglu = shapes[s].swiglu;
-            double bytes = (double)p.args.n * p.args.k * 2;
-            int turns = bytes > 5e8 ? 4 : 40;
-            double own = time_launches(b, launch_gemv, &p, turns), cublas = NAN;
-            if (prepare_cublas(b, &p))
-                cublas = time_launches(b, launch_cublas, &p, turns);
-            printf(" %7.2f %3.0f%% %5.2fx   ", own * 1e6, 100 * bytes / own / b->read_rate,
-                   own / cublas);
-        }
-        printf("\n");
-    }
-    cudaFree(out);
 }
 
 // ---- Attention -----------------------------------------------------------------------------
@@ -678,6 +522,8 @@ int main(void)
            b.launch.num_sms, b.read_rate / 1e12, b.copy_rate / 1e12);
     bench_attention(&b);
     bench_products(&b);
+    bench_skinny_products(&b);
+    bench_layers(&b);
     bench_small(&b);
     bench_experts(&b);
     bench_sampling(&b);

@@ -29,7 +29,8 @@ static double silu_of(double x)
     return x / (1 + exp(-x));
 }
 
-static double check_gemv(const struct cuda_launch *launch)
+/** The kernel for few rows, or the one for a batch that decodes; with the cases that it takes. */
+static double check_product(const struct cuda_launch *launch, bool is_skinny)
 {
     static const struct {
         int rows, n, k;
@@ -45,12 +46,18 @@ static double check_gemv(const struct cuda_launch *launch)
         {5, 2054, 320, false, true, false, true, false},
         {16, 512, 1088, true, false, false, true, false},
         {2, 3000, 12288, false, false, false, false, true},
+        {33, 6145, 200, false, true, true, false, false},
+        {100, 1002, 520, false, true, true, true, false},
+        {128, 330, 1088, false, true, true, false, true},
     };
     double worst = 0;
     uint64_t seed = 1;
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
         int m = cases[c].rows, n = cases[c].n, k = cases[c].k, cols = cases[c].swiglu ? n / 2 : n;
         int64_t stride = k + 8;
+        if (is_skinny ? cases[c].norm || !skinny_gemm_supports(m, n, k, cases[c].swiglu)
+                      : !gemv_supports(m, n, k, cases[c].swiglu))
+            continue;
         struct bf16_array x = random_bf16((size_t)m * stride, 1.5f, &seed);
         struct bf16_array w = random_bf16((size_t)n * k, 0.05f, &seed);
         struct bf16_array norm = random_bf16((size_t)k, 1.0f, &seed);
@@ -77,7 +84,10 @@ static double check_gemv(const struct cuda_launch *launch)
         args.k = k;
         args.is_swiglu = cases[c].swiglu;
         args.out_is_f32 = cases[c].f32;
-        gemv(launch, &args);
+        if (!is_skinny)
+            gemv(launch, &args);
+        else if (!skinny_gemm(launch, &args))
+            return NAN;
         CUDA_CHECK(cudaDeviceSynchronize());
 
         double *want = (double *)malloc((size_t)m * cols * sizeof(*want));
@@ -115,7 +125,7 @@ static double check_gemv(const struct cuda_launch *launch)
             error = error_of_bf16(out, want, (size_t)m * cols);
         }
         if (!(error <= LIMIT))
-            printf("  gemv case %zu: error %.2e\n", c, error);
+            printf("  %s case %zu: error %.2e\n", is_skinny ? "skinny_gemm" : "gemv", c, error);
         worst = worse_of(worst, error);
         free(want);
         free(bias);
@@ -129,6 +139,43 @@ static double check_gemv(const struct cuda_launch *launch)
         cudaFree(out);
     }
     return worst;
+}
+
+static double check_gemv(const struct cuda_launch *launch)
+{
+    return check_product(launch, false);
+}
+
+static double check_skinny_gemm(const struct cuda_launch *launch)
+{
+    return check_product(launch, true);
+}
+
+/** A row in little company and in much: the same bits. */
+static double check_skinny_gemm_invariance(const struct cuda_launch *launch)
+{
+    enum { N = 3000, K = 1024, ROWS = SKINNY_GEMM_MAX_ROWS };
+    uint64_t seed = 2;
+    struct bf16_array x = random_bf16(ROWS * K, 1, &seed), w = random_bf16(N * K, 0.05f, &seed);
+    __nv_bfloat16 *out = (__nv_bfloat16 *)device_poisoned((ROWS + 9) * N * 2);
+    struct gemv_args args = {};
+    args.x = x.device;
+    args.weight = w.device;
+    args.x_stride = args.k = K;
+    args.n = N;
+    args.num_rows = ROWS;
+    args.out = out;
+    bool is_launched = skinny_gemm(launch, &args);
+    args.num_rows = 9;
+    args.x = x.device + 91 * K;
+    args.out = out + ROWS * N;
+    is_launched &= skinny_gemm(launch, &args);
+    static uint16_t got[(ROWS + 9) * N];
+    copy_back(got, out, sizeof(got));
+    free_bf16(x);
+    free_bf16(w);
+    cudaFree(out);
+    return is_launched && memcmp(got + 91 * N, got + ROWS * N, 9 * N * 2) == 0 ? 0 : 1;
 }
 
 /** A row alone and in company: the same bits. */
@@ -261,6 +308,8 @@ int main(int argc, char **argv)
     } checks[] = {
         {"gemv", check_gemv, LIMIT, false},
         {"gemv invariance", check_gemv_invariance, LIMIT, false},
+        {"skinny_gemm", check_skinny_gemm, LIMIT, false},
+        {"skinny_gemm invariance", check_skinny_gemm_invariance, LIMIT, false},
         {"norm", check_norm, LIMIT, false},
         {"elementwise", check_elementwise, LIMIT, false},
         {"qkv rope cache", check_qkv_rope, LIMIT, false},

@@ -170,7 +170,7 @@ void attention_add(const struct attention *attention, const struct rms_norm *nor
     if (qkv_proj->num_parts == 1 &&
         op_fuses_matmul(fwd->dev, fwd->num_tokens, &qkv_proj->parts[0].weight, &normed)) {
         op_fused_matmul(fwd->dev, qkv, residual, &qkv_proj->parts[0].weight, &normed);
-    } else { // parts share one norm
+    } else { // the device does not, or parts share one norm
         rms_norm_forward(norm, fwd, spare, residual);
         joined_linear_forward(qkv_proj, fwd, qkv, spare);
     }

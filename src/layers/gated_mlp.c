@@ -67,29 +67,40 @@ void gated_mlp_forward(const struct gated_mlp *mlp, struct forward *fwd, struct 
     workspace_release(&fwd->workspace, mark);
 }
 
-static struct matmul_fusion gate_up_fusion(const struct rms_norm *norm)
+static const struct matmul_fusion SWIGLU = {.is_swiglu = true}, ADDS = {.adds = true};
+
+static bool fuses(const struct linear *linear, const struct forward *fwd,
+                  const struct matmul_fusion *fusion)
+{
+    return op_fuses_matmul(fwd->dev, fwd->num_tokens, &linear->weight, fusion);
+}
+
+static struct matmul_fusion normed_swiglu(const struct rms_norm *norm)
 {
     return (struct matmul_fusion){.norm = norm->params, .is_swiglu = true};
 }
 
-static const struct matmul_fusion ADDS = {.adds = true};
-
 bool gated_mlp_fuses(const struct gated_mlp *mlp, const struct rms_norm *norm,
                      const struct forward *fwd)
 {
-    const struct matmul_fusion gate_up = gate_up_fusion(norm);
-    return mlp->act == ACTIVATION_SILU &&
-           op_fuses_matmul(fwd->dev, fwd->num_tokens, &mlp->gate_up_proj.weight, &gate_up) &&
-           op_fuses_matmul(fwd->dev, fwd->num_tokens, &mlp->down_proj.weight, &ADDS);
+    const struct matmul_fusion normed = normed_swiglu(norm);
+    return mlp->act == ACTIVATION_SILU && fuses(&mlp->down_proj, fwd, &ADDS) &&
+           (fuses(&mlp->gate_up_proj, fwd, &normed) || fuses(&mlp->gate_up_proj, fwd, &SWIGLU));
 }
 
 void gated_mlp_add(const struct gated_mlp *mlp, const struct rms_norm *norm, struct forward *fwd,
-                   struct tensor residual)
+                   struct tensor residual, struct tensor spare)
 {
     size_t mark = workspace_mark(&fwd->workspace);
     struct tensor activated = forward_activation(fwd, mlp->intermediate_size);
-    const struct matmul_fusion gate_up = gate_up_fusion(norm);
-    op_fused_matmul(fwd->dev, activated, residual, &mlp->gate_up_proj.weight, &gate_up);
+    const struct weight *gate_up = &mlp->gate_up_proj.weight;
+    const struct matmul_fusion normed = normed_swiglu(norm);
+    if (fuses(&mlp->gate_up_proj, fwd, &normed)) {
+        op_fused_matmul(fwd->dev, activated, residual, gate_up, &normed);
+    } else {
+        rms_norm_forward(norm, fwd, spare, residual);
+        op_fused_matmul(fwd->dev, activated, spare, gate_up, &SWIGLU);
+    }
     op_fused_matmul(fwd->dev, residual, activated, &mlp->down_proj.weight, &ADDS);
     workspace_release(&fwd->workspace, mark);
 }

@@ -47,6 +47,8 @@ void gated_mlp_forward(const struct gated_mlp *mlp, struct forward *fwd, struct 
 bool gated_mlp_fuses(const struct gated_mlp *mlp, const struct rms_norm *norm,
                      const struct forward *fwd);
 
-/** residual += mlp(norm(residual)) with fused products, for steps of few tokens. */
+/** residual += mlp(norm(residual)) with fused products, for steps of few tokens; the norm by itself
+ *  where the device does not fuse it too. `spare`: [num_tokens, hidden_size], undefined
+ *  afterwards. */
 void gated_mlp_add(const struct gated_mlp *mlp, const struct rms_norm *norm, struct forward *fwd,
-                   struct tensor residual);
+                   struct tensor residual, struct tensor spare);

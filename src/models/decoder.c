@@ -205,8 +205,8 @@ static void count_layer(struct forward *fwd)
         atomic_fetch_add_explicit(fwd->progress, 1, memory_order_relaxed);
 }
 
-/** Norms before each block, for few tokens: norms and additions are part of the products, and
- *  `residual` holds all sums. */
+/** Norms before each block, for few tokens: additions, and where the device does it the norms, are
+ *  part of the products, and `residual` holds all sums. */
 static void forward_fused(const struct decoder *decoder, struct forward *fwd, struct tensor hidden,
                           struct tensor residual)
 {
@@ -216,7 +216,7 @@ static void forward_fused(const struct decoder *decoder, struct forward *fwd, st
         if (layer->is_sparse)
             moe_add(&layer->moe, &layer->post_attention_layernorm, fwd, residual, hidden);
         else
-            gated_mlp_add(&layer->mlp, &layer->post_attention_layernorm, fwd, residual);
+            gated_mlp_add(&layer->mlp, &layer->post_attention_layernorm, fwd, residual, hidden);
         count_layer(fwd);
     }
     rms_norm_forward(&decoder->norm, fwd, hidden, residual);

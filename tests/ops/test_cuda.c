@@ -440,7 +440,7 @@ static void check_matmul(struct bench *b, int64_t rows, int64_t k, int64_t n, bo
 static void products_are_right_whatever_the_shape(void **state)
 {
     struct bench *b = bench_of(state);
-    static const int64_t rows[] = {1, 2, 3, 5, 8, 16, 17, 33, 64, 130, 300};
+    static const int64_t rows[] = {1, 2, 3, 5, 8, 16, 17, 33, 64, 65, 100, 128, 130, 300};
     static const struct {
         int64_t k, n;
     } shapes[] = {{64, 128}, {384, 1152}, {1024, 512}, {128, 24}, {200, 264}, {33, 10}, {7, 3}};
@@ -531,14 +531,82 @@ static void check_fused(struct bench *b, int64_t rows, int64_t k, int64_t n, int
 static void fused_products_are_right(void **state)
 {
     struct bench *b = bench_of(state);
-    static const int64_t rows[] = {1, 2, 5, 8, 9, 16};
+    static const int64_t rows[] = {1, 2, 5, 8, 9, 16, 17, 33, 64, 65, 100, 128};
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         for (int flags = 0; flags < 16; flags++) {
+            bool has_norm = flags & 1;
+            if (has_norm && rows[i] > 16)
+                continue; // fused for few rows alone
             check_fused(b, rows[i], 64, 48, flags);
             if (rows[i] == 1 || rows[i] == 9)
                 check_fused(b, rows[i], 1024, 3080, flags);
+            if (!has_norm)
+                check_fused(b, rows[i], 520, 1002, flags);
         }
     }
+}
+
+/** A feed-forward block behind its norm. */
+static void queue_block(struct device *dev, struct tensor residual, struct tensor x,
+                        struct tensor activated, const struct weight weights[2],
+                        struct norm_params norm)
+{
+    static const struct matmul_fusion swiglu = {.is_swiglu = true}, adds = {.adds = true};
+    op_rms_norm(dev, x, residual, norm);
+    op_fused_matmul(dev, activated, x, &weights[0], &swiglu);
+    op_fused_matmul(dev, residual, activated, &weights[1], &adds);
+}
+
+static void products_in_a_recording_give_the_same_bits_as_alone(void **state)
+{
+    struct bench *b = bench_of(state);
+    struct device *dev = &b->gpu;
+    enum { ROWS = 40, WIDTH = 1024, INNER = 3072, NUM_BLOCKS = 6 };
+    struct error err = {0};
+    struct weight weights[2] = {
+        {.form = form_of(b), .out_features = 2 * INNER, .in_features = WIDTH},
+        {.form = form_of(b), .out_features = WIDTH, .in_features = INNER},
+    };
+    for (int i = 0; i < 2; i++) {
+        int64_t n = weights[i].out_features * weights[i].in_features;
+        float *values = floats(b, n);
+        for (int64_t j = 0; j < n; j++)
+            values[j] = (float)(uniform(b) - 0.5) / 16;
+        weights[i].data = bits_of(b, values, n);
+        assert_int_equal(dev->ops.prepare_weight(dev, &weights[i], &err), STATUS_OK);
+    }
+    float *first = randoms(b, ROWS * WIDTH);
+    const struct norm_params norm = {rounded_to_gpu(b, randoms(b, WIDTH), WIDTH), eps, 0};
+    struct tensor residual = matrix_to_gpu(b, first, ROWS, WIDTH);
+    struct tensor x = matrix_to_gpu(b, floats(b, ROWS * WIDTH), ROWS, WIDTH);
+    struct tensor activated = matrix_to_gpu(b, floats(b, ROWS * INNER), ROWS, INNER);
+    for (int i = 0; i < NUM_BLOCKS; i++) {
+        queue_block(dev, residual, x, activated, weights, norm);
+        assert_int_equal(dev->ops.synchronize(dev, &err), STATUS_OK);
+    }
+    const float *alone = from_gpu(b, residual);
+    dev->ops.record_begin(dev);
+    for (int i = 0; i < NUM_BLOCKS; i++)
+        queue_block(dev, residual, x, activated, weights, norm);
+    void *recording = dev->ops.record_end(dev);
+    assert_non_null(recording);
+    struct tensor again = matrix_to_gpu(b, first, ROWS, WIDTH);
+    for (int i = 0; i < 20; i++) {
+        dev->ops.copy_rows(dev, residual.data, WIDTH * 2, again.data, WIDTH * 2, WIDTH * 2, ROWS);
+        dev->ops.replay(dev, recording);
+        assert_memory_equal(from_gpu(b, residual), alone, ROWS * WIDTH * sizeof(*alone));
+    }
+    dev->ops.free_recording(dev, recording);
+    void *const memory[] = {(void *)(uintptr_t)weights[0].data,
+                            (void *)(uintptr_t)weights[1].data,
+                            (void *)(uintptr_t)norm.weight,
+                            residual.data,
+                            x.data,
+                            activated.data,
+                            again.data};
+    for (size_t i = 0; i < ARRAY_LEN(memory); i++)
+        release(b, memory[i]);
+    arena_reset(&b->arena);
 }
 
 // ---- Mixtures of experts -------------------------------------------------------------------
@@ -1172,6 +1240,7 @@ int main(void)
         cmocka_unit_test(experts_are_right_and_independent_of_other_tokens),
         cmocka_unit_test(few_tokens_are_routed_in_one_operation),
         cmocka_unit_test(fused_products_are_right),
+        cmocka_unit_test(products_in_a_recording_give_the_same_bits_as_alone),
         cmocka_unit_test(attention_is_right_for_prompts_chunks_decoding_and_mixtures),
         cmocka_unit_test(greedy_draws_take_the_first_of_the_largest),
         cmocka_unit_test(a_recording_runs_over_what_memory_holds_then),

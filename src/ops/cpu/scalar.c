@@ -191,13 +191,14 @@ static void scalar_matmul(struct device *dev, struct tensor out, struct tensor x
 }
 
 // Fused products save launches, which cost nothing here; they are made of their parts, so that the
-// same bits come out of either way.
+// same bits come out of every way. As on a GPU, norms are fused for fewer rows than the rest.
 static bool scalar_fuses_matmul(const struct device *dev, int64_t rows, const struct weight *w,
                                 const struct matmul_fusion *fusion)
 {
-    enum { MAX_ROWS = 16 };
+    enum { MAX_ROWS = 16, MAX_NORMED_ROWS = 8 };
     (void)dev;
-    return rows <= MAX_ROWS && (!fusion->is_swiglu || w->out_features % 2 == 0);
+    return rows <= (fusion->norm.weight ? MAX_NORMED_ROWS : MAX_ROWS) &&
+           (!fusion->is_swiglu || w->out_features % 2 == 0);
 }
 
 static struct tensor scratch_matrix(struct device *dev, int64_t rows, int64_t cols)

@@ -10,6 +10,7 @@
 // ring of their own, and widen them to f16 (exact) into the stages that wgmma reads; there all is
 // f16, whatever type T the activations have.
 #include "ops/cuda/attention_prefill.cuh"
+#include "ops/cuda/tensor_map.cuh"
 #include "ops/cuda/wgmma.cuh"
 
 enum { PAGE = 16, TOKENS = 128, STAGES = 2, CONSUMERS = 2, THREADS = (CONSUMERS + 1) * 128 };
@@ -410,36 +411,24 @@ __launch_bounds__(THREADS, 1) void prefill_wgmma_kernel(const __grid_constant__ 
     }
 }
 
-typedef CUresult encode_function(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
-                                 const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-                                 const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-static bool encode_pool(encode_function *encode, CUtensorMap *map, void *pool,
-                        const struct cuda_kv_cache *cache, bool is_f16)
+/** Describes boxes of a page by a panel; false if there can be none. */
+static bool encode_pool(CUtensorMap *map, void *pool, const struct cuda_kv_cache *cache,
+                        bool is_f16)
 {
-    const cuuint64_t shape[2] = {(cuuint64_t)cache->head_dim, (cuuint64_t)cache->num_blocks *
-                                                                  cache->num_kv_heads *
-                                                                  cache->block_size};
-    const cuuint64_t stride[1] = {(cuuint64_t)cache->head_dim * 2};
-    const cuuint32_t box[2] = {PANEL_COLUMNS, PAGE}, step[2] = {1, 1};
-    return shape[1] <= INT32_MAX &&
-           encode(map, is_f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                  2, pool, shape, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    const struct mapped_matrix m = {
+        pool,
+        (int64_t)cache->num_blocks * cache->num_kv_heads * cache->block_size,
+        cache->head_dim,
+        cache->head_dim,
+        is_f16,
+    };
+    return tensor_map_encode(map, &m, PAGE);
 }
 
-/** Descriptions of the pool for bulk copies; false if there can be none. */
 static bool encode_pools(struct wgmma_args *w, bool is_f16)
 {
-    void *encode = NULL;
-    cudaDriverEntryPointQueryResult found;
-    return cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
-                                            cudaEnableDefault, &found) == cudaSuccess &&
-           found == cudaDriverEntryPointSuccess &&
-           encode_pool((encode_function *)encode, &w->k, w->a.cache.k, &w->a.cache, is_f16) &&
-           encode_pool((encode_function *)encode, &w->v, w->a.cache.v, &w->a.cache, is_f16);
+    return encode_pool(&w->k, w->a.cache.k, &w->a.cache, is_f16) &&
+           encode_pool(&w->v, w->a.cache.v, &w->a.cache, is_f16);
 }
 
 template <int D, typename T>

@@ -50,13 +50,40 @@ DEVICE void fence_async_proxy()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+constexpr uint64_t EVICT_FIRST = 0x12F0000000000000u; // createpolicy's encoding
+
 /** Copies `size_bytes`, a multiple of 16, read once; `barrier` counts them. */
 DEVICE void copy_bulk_streaming(uint32_t dst, const void *src, uint32_t size_bytes,
                                 uint64_t *barrier)
 {
-    constexpr uint64_t EVICT_FIRST = 0x12F0000000000000u; // createpolicy's encoding
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                  "[%0], [%1], %2, [%3], %4;" ::"r"(dst),
                  "l"(src), "r"(size_bytes), "r"(smem_address(barrier)), "l"(EVICT_FIRST)
                  : "memory");
+}
+
+// ---- Clusters ------------------------------------------------------------------------------
+
+/** All threads of the cluster; what they wrote to shared memory is visible to each other. */
+DEVICE void cluster_sync()
+{
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/** Where another CTA of the cluster has what this one has at `addr`. */
+DEVICE uint32_t cluster_address(uint32_t addr, int rank)
+{
+    uint32_t r;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(addr), "r"(rank));
+    return r;
+}
+
+DEVICE float4 load_cluster(uint32_t addr)
+{
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(addr)
+                 : "memory");
+    return v;
 }

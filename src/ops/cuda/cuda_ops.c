@@ -135,45 +135,66 @@ static void table_add_post_norm(struct device *dev, struct tensor x, struct tens
                        (int32_t)x.shape[0], (int32_t)x.shape[1]);
 }
 
-/** Up to so many rows our own kernel reads weights faster than cuBLASLt does. */
-enum { MAX_GEMV_ROWS = 4 };
+/** Up to so many rows the kernel for few rows is the faster one; up to GEMV_MAX_ROWS for matrices
+ * of so few elements that a launch less, of the norm, counts for more than the speed of reading. */
+enum { MAX_GEMV_ROWS = 8, MAX_SMALL_MATRIX = 8 << 20 };
+
+static bool takes_gemv(int64_t rows, const struct weight *w, bool is_swiglu)
+{
+    bool is_small = w->out_features * w->in_features <= MAX_SMALL_MATRIX;
+    return rows <= (is_small ? GEMV_MAX_ROWS : MAX_GEMV_ROWS) &&
+           gemv_supports((int32_t)rows, (int32_t)w->out_features, (int32_t)w->in_features,
+                         is_swiglu);
+}
+
+static bool takes_skinny_gemm(int64_t rows, const struct weight *w, bool is_swiglu)
+{
+    return rows <= SKINNY_GEMM_MAX_ROWS &&
+           skinny_gemm_supports((int32_t)rows, (int32_t)w->out_features, (int32_t)w->in_features,
+                                is_swiglu);
+}
+
+static struct gemv_args product_args(struct tensor out, struct tensor x, const struct weight *w)
+{
+    return (struct gemv_args){
+        .out = out.data,
+        .x = x.data,
+        .weight = w->data,
+        .bias = w->bias,
+        .x_stride = x.shape[1],
+        .num_rows = (int32_t)x.shape[0],
+        .n = (int32_t)w->out_features,
+        .k = (int32_t)w->in_features,
+        .out_is_f32 = out.dtype == DTYPE_F32,
+    };
+}
 
 static void table_matmul(struct device *dev, struct tensor out, struct tensor x,
                          const struct weight *w)
 {
     assert(w->form == cuda_dense_form(dev));
     struct cuda_backend *cuda = cuda_backend_of(dev);
-    int32_t rows = (int32_t)x.shape[0], n = (int32_t)w->out_features, k = (int32_t)w->in_features;
-    if (dev->is_batch_invariant || rows > MAX_GEMV_ROWS || !tensor_is_dense(out) ||
-        !gemv_supports(rows, n, k, false)) {
-        const char *bias = w->bias;
-        cublaslt_matmul(cuda, out, x, w->data, bias ? bias + cuda_f32_bias_bytes(w) : NULL,
-                        dev->is_batch_invariant);
+    const struct cuda_launch launch = cuda_launch_of(dev);
+    const struct gemv_args args = product_args(out, x, w);
+    bool is_own = !dev->is_batch_invariant && tensor_is_dense(out);
+    if (is_own && takes_gemv(x.shape[0], w, false)) {
+        gemv(&launch, &args);
         return;
     }
-    const struct cuda_launch launch = cuda_launch_of(dev);
-    const struct gemv_args args = {
-        .out = out.data,
-        .x = x.data,
-        .weight = w->data,
-        .bias = w->bias,
-        .x_stride = k,
-        .num_rows = rows,
-        .n = n,
-        .k = k,
-        .out_is_f32 = out.dtype == DTYPE_F32,
-    };
-    gemv(&launch, &args);
+    if (is_own && takes_skinny_gemm(x.shape[0], w, false) && skinny_gemm(&launch, &args))
+        return;
+    const char *bias = w->bias;
+    cublaslt_matmul(cuda, out, x, w->data, bias ? bias + cuda_f32_bias_bytes(w) : NULL,
+                    dev->is_batch_invariant);
 }
 
-/** A fused product saves launches, so it pays for more rows than a plain one. */
 static bool table_fuses_matmul(const struct device *dev, int64_t rows, const struct weight *w,
                                const struct matmul_fusion *fusion)
 {
-    return !dev->is_batch_invariant && w->form == cuda_dense_form(dev) && rows <= GEMV_MAX_ROWS &&
+    return !dev->is_batch_invariant && w->form == cuda_dense_form(dev) &&
            fusion->norm.weight_offset == 0 &&
-           gemv_supports((int32_t)rows, (int32_t)w->out_features, (int32_t)w->in_features,
-                         fusion->is_swiglu);
+           (takes_gemv(rows, w, fusion->is_swiglu) ||
+            (!fusion->norm.weight && takes_skinny_gemm(rows, w, fusion->is_swiglu)));
 }
 
 static void table_fused_matmul(struct device *dev, struct tensor out, struct tensor x,
@@ -181,21 +202,15 @@ static void table_fused_matmul(struct device *dev, struct tensor out, struct ten
 {
     assert(table_fuses_matmul(dev, x.shape[0], w, fusion));
     const struct cuda_launch launch = cuda_launch_of(dev);
-    const struct gemv_args args = {
-        .out = out.data,
-        .x = x.data,
-        .weight = w->data,
-        .bias = w->bias,
-        .residual = fusion->adds ? out.data : NULL,
-        .norm_weight = fusion->norm.weight,
-        .norm_eps = fusion->norm.eps,
-        .x_stride = x.shape[1],
-        .num_rows = (int32_t)x.shape[0],
-        .n = (int32_t)w->out_features,
-        .k = (int32_t)w->in_features,
-        .is_swiglu = fusion->is_swiglu,
-    };
-    gemv(&launch, &args);
+    struct gemv_args args = product_args(out, x, w);
+    args.residual = fusion->adds ? out.data : NULL;
+    args.norm_weight = fusion->norm.weight;
+    args.norm_eps = fusion->norm.eps;
+    args.is_swiglu = fusion->is_swiglu;
+    if (takes_gemv(x.shape[0], w, fusion->is_swiglu))
+        gemv(&launch, &args);
+    else if (!skinny_gemm(&launch, &args))
+        cuda_note(cuda_backend_of(dev), cudaErrorNotSupported);
 }
 
 static void table_silu_and_mul(struct device *dev, struct tensor out, struct tensor gate_up)

@@ -120,6 +120,14 @@ bool gemv_supports(int32_t num_rows, int32_t n, int32_t k, bool is_swiglu);
  */
 void gemv(const struct cuda_launch *launch, const struct gemv_args *args);
 
+enum { SKINNY_GEMM_MAX_ROWS = 128 };
+
+/** Whether skinny_gemm() takes this shape: k a multiple of 8. */
+bool skinny_gemm_supports(int32_t num_rows, int32_t n, int32_t k, bool is_swiglu);
+/** As gemv(), for up to SKINNY_GEMM_MAX_ROWS rows and without a norm. False, and nothing is
+ *  launched: an address or the stride of x is not a multiple of 16 bytes. */
+bool skinny_gemm(const struct cuda_launch *launch, const struct gemv_args *args);
+
 // ---- Small fused kernels -------------------------------------------------------------------
 
 /** x / sqrt(mean(x^2) + eps) * (offset + weight). */

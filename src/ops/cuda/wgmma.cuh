@@ -17,6 +17,16 @@ DEVICE void copy_box(uint32_t dst, const CUtensorMap *map, int column, int row, 
                  : "memory");
 }
 
+/** The same, of what is read once. */
+DEVICE void copy_box_streaming(uint32_t dst, const CUtensorMap *map, int column, int row,
+                               uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes."
+                 "L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(dst),
+                 "l"(map), "r"(smem_address(barrier)), "r"(column), "r"(row), "l"(EVICT_FIRST)
+                 : "memory");
+}
+
 /** Fetches the description ahead of its first use. */
 DEVICE void prefetch_map(const CUtensorMap *map)
 {

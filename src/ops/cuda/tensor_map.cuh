@@ -1,0 +1,37 @@
+// Descriptions of matrices for bulk tensor copies, made on the host by the driver.
+#pragma once
+
+#include <cuda.h> // CUtensorMap
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+/** A row-major matrix of 2-byte elements. */
+struct mapped_matrix {
+    void *data;
+    int64_t rows, columns, row_stride; // in elements
+    bool is_f16;
+};
+
+/** Describes boxes of `box_rows` by 64 columns, which lie in shared memory in rows of 128 bytes
+ *  swizzled by 128; what is outside of the matrix reads as zeros. False: the driver cannot. */
+static inline bool tensor_map_encode(CUtensorMap *map, const struct mapped_matrix *m, int box_rows)
+{
+    typedef CUresult encode_function(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                                     const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                                     const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                     CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+    void *encode = NULL;
+    cudaDriverEntryPointQueryResult found;
+    const cuuint64_t shape[2] = {(cuuint64_t)m->columns, (cuuint64_t)m->rows};
+    const cuuint64_t stride[1] = {(cuuint64_t)m->row_stride * 2};
+    const cuuint32_t box[2] = {64, (cuuint32_t)box_rows}, step[2] = {1, 1};
+    return m->rows <= INT32_MAX &&
+           cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
+                                            cudaEnableDefault, &found) == cudaSuccess &&
+           found == cudaDriverEntryPointSuccess &&
+           ((encode_function *)encode)(
+               map, m->is_f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+               2, m->data, shape, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
