@@ -135,21 +135,32 @@ static void table_add_post_norm(struct device *dev, struct tensor x, struct tens
                        (int32_t)x.shape[0], (int32_t)x.shape[1]);
 }
 
-/** Up to so many rows the kernel for few rows is the faster one; up to GEMV_MAX_ROWS for matrices
- * of so few elements that a launch less, of the norm, counts for more than the speed of reading. */
-enum { MAX_GEMV_ROWS = 8, MAX_SMALL_MATRIX = 8 << 20 };
+// Up to so many rows the kernel for few rows is the fastest, then the one for a batch that decodes,
+// then cuBLASLt. Small matrices are read so fast that starting and ending is what counts: a launch
+// less, of the norm that the first kernel does too, and the fewer copies of x that the third makes.
+enum {
+    MAX_GEMV_ROWS = 8,
+    MAX_GEMV_ROWS_SMALL = GEMV_MAX_ROWS,
+    MAX_SKINNY_ROWS = SKINNY_GEMM_MAX_ROWS,
+    MAX_SKINNY_ROWS_SMALL = 64,
+};
+
+static bool is_small(const struct weight *w)
+{
+    enum { MAX_ELEMENTS = 8 << 20 };
+    return w->out_features * w->in_features <= MAX_ELEMENTS;
+}
 
 static bool takes_gemv(int64_t rows, const struct weight *w, bool is_swiglu)
 {
-    bool is_small = w->out_features * w->in_features <= MAX_SMALL_MATRIX;
-    return rows <= (is_small ? GEMV_MAX_ROWS : MAX_GEMV_ROWS) &&
+    return rows <= (is_small(w) ? MAX_GEMV_ROWS_SMALL : MAX_GEMV_ROWS) &&
            gemv_supports((int32_t)rows, (int32_t)w->out_features, (int32_t)w->in_features,
                          is_swiglu);
 }
 
 static bool takes_skinny_gemm(int64_t rows, const struct weight *w, bool is_swiglu)
 {
-    return rows <= SKINNY_GEMM_MAX_ROWS &&
+    return rows <= (is_small(w) ? MAX_SKINNY_ROWS_SMALL : MAX_SKINNY_ROWS) &&
            skinny_gemm_supports((int32_t)rows, (int32_t)w->out_features, (int32_t)w->in_features,
                                 is_swiglu);
 }
