@@ -45,9 +45,9 @@ struct limits {
 // distances of qwen3_moe come to 2.2 and of mixtral to 3.9 (1 and 3 in 100 are above 1.5), losses
 // to 0.9 and 1.2. A real fault is further away: one product in eight with the neighbour's weights,
 // or with an eighth of its columns lost, gives distances of 10 and more, losses of 11 and more. In
-// float16 choices turn an eighth as often.
+// float16 choices turn an eighth as often: 100 draws come to distances of 0.12 and losses of 0.21.
 static const struct limits LIMITS_BF16 = {1.5, 0.5}, LIMITS_BF16_EXPERTS = {4.5, 2},
-                           LIMITS_F16 = {0.25, 0.05}, LIMITS_F16_EXPERTS = {0.25, 0.2},
+                           LIMITS_F16 = {0.25, 0.05}, LIMITS_F16_EXPERTS = {0.25, 0.4},
                            LIMITS_FP8 = {7, 4};
 
 /** A model on both devices, and what its prompt's runs have come to. */
