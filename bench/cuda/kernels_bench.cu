@@ -57,7 +57,7 @@ static void launch_prefill(struct bench *b, void *context, int turn)
 /** A batch of num_seqs alike: context tokens cached, the last num_queries of them new. */
 static struct attention_bench make_attention(struct bench *b, int num_heads, int num_kv_heads,
                                              int head_dim, bool is_fp8, int num_seqs, int context,
-                                             int num_queries, bool fixed_splits)
+                                             int num_queries)
 {
     struct attention_bench a = {};
     int width = (num_heads + 2 * num_kv_heads) * head_dim, max_blocks = (context + 15) / 16;
@@ -113,9 +113,7 @@ static struct attention_bench make_attention(struct bench *b, int num_heads, int
     struct attention_decode_plan *plan = &a.decode.plan;
     plan->max_seqs = num_seqs;
     plan->num_ctas = attention_decode_num_ctas(b->launch.num_sms, num_kv_heads, num_heads);
-    plan->fixed_splits = fixed_splits;
-    plan->memory = (int32_t *)device_zeroed(
-        attention_decode_plan_bytes(num_seqs, plan->num_ctas, fixed_splits));
+    plan->memory = (int32_t *)device_zeroed(attention_decode_plan_bytes(num_seqs, plan->num_ctas));
     a.decode.scratch = device_zeroed(attention_decode_scratch_bytes(plan, num_heads, head_dim));
     attention_decode_plan_build(&b->launch, plan, device_lens, num_seqs, 0);
     rotate_cache(b, &a, &a.decode.cache, 0);
@@ -142,27 +140,40 @@ static void bench_attention(struct bench *b)
     static const struct {
         const char *name;
         int heads, kv_heads, dim, seqs, context;
-        bool is_fp8, fixed;
+        bool is_fp8;
     } decodes[] = {
-        {"8B batch 1, 1k", 32, 8, 128, 1, 1024, false, false},
-        {"8B batch 8, 1k", 32, 8, 128, 8, 1024, false, false},
-        {"8B batch 64, 1k", 32, 8, 128, 64, 1024, false, false},
-        {"8B batch 64, 1k, fixed splits", 32, 8, 128, 64, 1024, false, true},
-        {"8B batch 256, 1k", 32, 8, 128, 256, 1024, false, false},
-        {"8B batch 256, 1k, fp8", 32, 8, 128, 256, 1024, true, false},
-        {"8B batch 1, 32k", 32, 8, 128, 1, 32768, false, false},
-        {"0.6B batch 1, 1k", 16, 8, 128, 1, 1024, false, false},
-        {"0.6B batch 256, 1k", 16, 8, 128, 256, 1024, false, false},
-        {"head 64 batch 64, 1k", 32, 8, 64, 64, 1024, false, false},
+        {"8B batch 1, 1k", 32, 8, 128, 1, 1024, false},
+        {"8B batch 8, 1k", 32, 8, 128, 8, 1024, false},
+        {"8B batch 16, 1k", 32, 8, 128, 16, 1024, false},
+        {"8B batch 32, 1k", 32, 8, 128, 32, 1024, false},
+        {"8B batch 64, 1k", 32, 8, 128, 64, 1024, false},
+        {"8B batch 64, 1k, fp8", 32, 8, 128, 64, 1024, true},
+        {"8B batch 256, 1k", 32, 8, 128, 256, 1024, false},
+        {"8B batch 256, 1k, fp8", 32, 8, 128, 256, 1024, true},
+        {"8B batch 512, 1k", 32, 8, 128, 512, 1024, false},
+        {"8B batch 1, 32k", 32, 8, 128, 1, 32768, false},
+        {"0.6B batch 1, 1k", 16, 8, 128, 1, 1024, false},
+        {"0.6B batch 64, 1k", 16, 8, 128, 64, 1024, false},
+        {"0.6B batch 256, 1k", 16, 8, 128, 256, 1024, false},
+        {"30B-A3B batch 64, 1k", 32, 4, 128, 64, 1024, false},
+        {"head 64 batch 64, 1k", 32, 8, 64, 64, 1024, false},
+        {"gemma 1B batch 1, 1k", 4, 1, 256, 1, 1024, false},
+        {"gemma 1B batch 256, 1k", 4, 1, 256, 256, 1024, false},
     };
-    printf("\ndecode attention: us, share of read ceiling\n");
+    printf("\ndecode attention: us, share of read ceiling; the same as a layer in the middle of a "
+           "step\n");
     for (size_t i = 0; i < sizeof(decodes) / sizeof(decodes[0]); i++) {
-        struct attention_bench a = make_attention(
-            b, decodes[i].heads, decodes[i].kv_heads, decodes[i].dim, decodes[i].is_fp8,
-            decodes[i].seqs, decodes[i].context, 1, decodes[i].fixed);
-        double seconds = time_launches(b, launch_decode, &a, 24);
-        printf("%-32s %8.2f %4.0f%%\n", decodes[i].name, seconds * 1e6,
-               100 * 2.0 * (double)a.cache_bytes / seconds / b->read_rate);
+        struct attention_bench a =
+            make_attention(b, decodes[i].heads, decodes[i].kv_heads, decodes[i].dim,
+                           decodes[i].is_fp8, decodes[i].seqs, decodes[i].context, 1);
+        double bytes = 2.0 * (double)a.cache_bytes;
+        printf("%-32s", decodes[i].name);
+        for (int settled = 0; settled < 2; settled++) {
+            a.decode.plan.is_settled = settled;
+            double seconds = time_launches(b, launch_decode, &a, 36);
+            printf(" %8.2f %4.0f%%", seconds * 1e6, 100 * bytes / seconds / b->read_rate);
+        }
+        printf("\n");
         free_attention(&a);
     }
     static const struct {
@@ -183,7 +194,7 @@ static void bench_attention(struct bench *b)
         int queries = prefills[i].queries, context = prefills[i].context;
         struct attention_bench a =
             make_attention(b, prefills[i].heads, prefills[i].kv_heads, prefills[i].dim,
-                           prefills[i].is_fp8, prefills[i].seqs, context, queries, false);
+                           prefills[i].is_fp8, prefills[i].seqs, context, queries);
         double seconds = time_launches(b, launch_prefill, &a, 6);
         double pairs = (double)queries * (context - queries) + 0.5 * queries * (queries + 1.0);
         double operations = 4.0 * prefills[i].heads * prefills[i].dim * pairs * prefills[i].seqs;
@@ -468,7 +479,7 @@ static void bench_step(struct bench *b, const char *name, int num_layers, int hi
     s.heads = heads;
     s.kv_heads = 8;
     s.inter = inter;
-    s.attention = make_attention(b, heads, 8, 128, false, 1, 1024, 1, false);
+    s.attention = make_attention(b, heads, 8, 128, false, 1, 1024, 1);
     s.x = (char *)device_zeroed(1 << 20);
     s.qkv = (char *)device_zeroed(1 << 20);
     s.act = (char *)device_zeroed(1 << 20);

@@ -314,7 +314,7 @@ int main(int argc, char **argv)
         {"elementwise", check_elementwise, LIMIT, false},
         {"qkv rope cache", check_qkv_rope, LIMIT, false},
         {"attention decode", check_decode, 1, true},
-        {"attention decode invariance", check_decode_invariance, 1, true},
+        {"attention decode, repeated", check_decode_repeats, 1, true},
         {"attention prefill", check_prefill, 1, true},
         {"router of few tokens", check_router, LIMIT, true},
         {"experts", check_experts, LIMIT, true},

@@ -19,7 +19,9 @@ build_all() {
     local pid
     for pid in "${pids[@]}"; do wait "$pid"; done
     local objects
+    cc -std=gnu17 -O2 -Isrc -c src/ops/cuda/cuda_sizes.c -o "$build/cuda_sizes.o"
     objects=$(for file in src/ops/cuda/*.cu; do echo "$build/$(basename "$file" .cu).o"; done)
+    objects="$objects $build/cuda_sizes.o"
     "$cuda/bin/nvcc" $flags "$build/kernels_check.o" $objects -o "$build/kernels_check"
     "$cuda/bin/nvcc" $flags "$build/kernels_bench.o" $objects -o "$build/kernels_bench" -lcublasLt
 }

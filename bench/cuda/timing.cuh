@@ -6,7 +6,7 @@
 
 #include "harness.cuh"
 
-enum { REPLAYS = 15, WEIGHT_POOL_MB = 3072 };
+enum { REPLAYS = 15, WEIGHT_POOL_MB = 4608 };
 
 struct bench {
     struct cuda_launch launch;

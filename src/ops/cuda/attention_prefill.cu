@@ -7,14 +7,14 @@
 // Tiles run from the last to the first: the long ones start first.
 //
 // This kernel (FlashAttention-2, Dao 2023) multiplies with mma.m16n8k16 and serves every head size;
-// heads of 64 and 128 go to attention_prefill_wgmma.cu.
+// what attention_prefill_wgmma.cu takes goes there.
 #include "ops/cuda/attention.cuh"
 #include "ops/cuda/attention_prefill.cuh"
 
 enum { WARPS = 8, THREADS = WARPS * 32, TOKENS = 64, STAGES = 2 };
 
 template <int D, bool FP8> struct prefill_smem {
-    static constexpr int TILE_BYTES = TOKENS * kv_tile<D, FP8>::PITCH;
+    static constexpr int TILE_BYTES = TOKENS / PAGE * kv_page<D, FP8>::BYTES;
     static constexpr int BYTES = STAGES * 2 * TILE_BYTES;
 };
 
@@ -22,23 +22,25 @@ template <int D, bool FP8>
 DEVICE void load_tile(const struct attention_prefill_args &a, const struct prefill_tile &t,
                       uint32_t dst, const void *pool, const int32_t *table, int first, int head)
 {
-    typedef kv_tile<D, FP8> tile;
+    typedef kv_page<D, FP8> p;
 #pragma unroll
-    for (int i = 0; i < (TOKENS * tile::UNITS + THREADS - 1) / THREADS; i++) {
-        int unit = (int)threadIdx.x + i * THREADS, row = unit / tile::UNITS;
+    for (int i = 0; i < (TOKENS * p::UNITS + THREADS - 1) / THREADS; i++) {
+        int unit = (int)threadIdx.x + i * THREADS, row = unit / p::UNITS;
         if (row >= TOKENS)
             break;
-        int token = first + row, at = unit % tile::UNITS * 16;
+        int token = first + row, at = unit % p::UNITS;
         const char *src = (const char *)pool;
         // Past the end zeros, as zero times stale memory may not be zero; before the window there
         // may be no block.
         int valid = 0;
         if (token >= t.first_key && token < t.end_key) {
             int block = table[token / a.cache.block_size];
-            src += page_offset(a.cache, block, token, head, tile::ROW_BYTES) + at;
+            src += page_offset(a.cache, block, token, head, p::ROW_BYTES) + at * 16;
             valid = 16;
         }
-        cp_async16(dst + row * tile::PITCH + at, src, valid);
+        uint32_t page = dst + row / PAGE * p::BYTES;
+        cp_async16(unit_address<D, FP8>(row_address<D, FP8>(page, row % PAGE, at & 1), at & ~1),
+                   src, valid);
     }
     cp_async_commit();
 }
@@ -48,10 +50,11 @@ __global__
 __launch_bounds__(THREADS,
                   1) void prefill_kernel(const __grid_constant__ struct attention_prefill_args a)
 {
-    extern __shared__ __align__(128) char smem[];
+    extern __shared__ __align__(1024) char smem[]; // the swizzle's pattern
     constexpr bool F16 = FP8 || IS_F16<T>;
     constexpr int SUB = D > 128 ? 16 : TOKENS; // tokens per softmax step, as registers allow
-    constexpr int PITCH = kv_tile<D, FP8>::PITCH, TILE_BYTES = prefill_smem<D, FP8>::TILE_BYTES;
+    constexpr int PAGE_BYTES = kv_page<D, FP8>::BYTES,
+                  TILE_BYTES = prefill_smem<D, FP8>::TILE_BYTES;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y;
     dependents_launch();
     dependency_wait();
@@ -98,7 +101,7 @@ __launch_bounds__(THREADS,
             float s[SUB / 8][4] = {};
 #pragma unroll
             for (int page = 0; page < SUB / PAGE; page++)
-                multiply_keys<D, T, FP8>(s + 2 * page, q, k + (sub + page * PAGE) * PITCH);
+                multiply_keys<D, T, FP8>(s + 2 * page, q, k + (sub / PAGE + page) * PAGE_BYTES);
             scale_scores<SUB / 8>(s, scale);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
@@ -145,7 +148,7 @@ __launch_bounds__(THREADS,
                 const uint32_t fragment[4] = {
                     pack_half<F16>(p[0][0], p[0][1]), pack_half<F16>(p[0][2], p[0][3]),
                     pack_half<F16>(p[1][0], p[1][1]), pack_half<F16>(p[1][2], p[1][3])};
-                multiply_values<D, T, FP8>(o, fragment, v + (sub + page * PAGE) * PITCH);
+                multiply_values<D, T, FP8>(o, fragment, v + (sub / PAGE + page) * PAGE_BYTES);
             }
         }
     }

@@ -53,7 +53,7 @@ static bool allocate_plan(struct cuda_backend *cuda, struct decode_plan *p, int3
         .max_seqs = max_seqs,
         .num_ctas = attention_decode_num_ctas(cuda->properties.multiProcessorCount, p->num_kv_heads,
                                               p->num_heads)};
-    size_t plan_bytes = attention_decode_plan_bytes(max_seqs, p->plan.num_ctas, false);
+    size_t plan_bytes = attention_decode_plan_bytes(max_seqs, p->plan.num_ctas);
     size_t scratch_bytes = attention_decode_scratch_bytes(&p->plan, p->num_heads, p->head_dim);
     cudaError_t error = cudaMalloc((void **)&p->plan.memory, plan_bytes);
     if (error == cudaSuccess)

@@ -57,24 +57,23 @@ int32_t attention_decode_num_ctas(int32_t num_sms, int32_t num_kv_heads, int32_t
     return max_i32(1, 2 * num_sms / (num_kv_heads * decode_row_groups(num_heads, num_kv_heads)));
 }
 
-static size_t max_segments(int32_t max_seqs, int32_t num_ctas, bool fixed_splits)
+static size_t max_segments(int32_t max_seqs, int32_t num_ctas)
 {
-    size_t seqs = (size_t)max_seqs;
-    return fixed_splits ? seqs * DECODE_MAX_FIXED_SPLITS : seqs + (size_t)num_ctas;
+    return (size_t)max_seqs + (size_t)num_ctas;
 }
 
-size_t attention_decode_plan_bytes(int32_t max_seqs, int32_t num_ctas, bool fixed_splits)
+size_t attention_decode_plan_bytes(int32_t max_seqs, int32_t num_ctas)
 {
     return (size_t)DECODE_PLAN_HEADER_WORDS(num_ctas) * sizeof(int32_t) +
-           max_segments(max_seqs, num_ctas, fixed_splits) * sizeof(struct decode_segment);
+           max_segments(max_seqs, num_ctas) * sizeof(struct decode_segment);
 }
 
 size_t attention_decode_scratch_bytes(const struct attention_decode_plan *plan, int32_t num_heads,
                                       int32_t head_dim)
 {
-    size_t slots = max_segments(plan->max_seqs, plan->num_ctas, plan->fixed_splits);
-    return sizeof(float) * (size_t)num_heads *
-           ((size_t)plan->max_seqs + slots * (1 + (size_t)head_dim));
+    size_t sums = max_segments(plan->max_seqs, plan->num_ctas) * (size_t)num_heads;
+    return sizeof(float) * (DECODE_SUMS_OFFSET(plan->max_seqs, plan->num_ctas, num_heads) +
+                            sums * (size_t)head_dim);
 }
 
 size_t cuda_backend_bytes(const struct attention_needs *needs, int32_t num_sms)
@@ -86,7 +85,7 @@ size_t cuda_backend_bytes(const struct attention_needs *needs, int32_t num_sms)
         .max_seqs = needs->max_seqs,
         .num_ctas = attention_decode_num_ctas(num_sms, needs->num_kv_heads, needs->num_heads),
     };
-    size_t plan_bytes = attention_decode_plan_bytes(plan.max_seqs, plan.num_ctas, false);
+    size_t plan_bytes = attention_decode_plan_bytes(plan.max_seqs, plan.num_ctas);
     size_t scratch_bytes = attention_decode_scratch_bytes(&plan, needs->num_heads, needs->head_dim);
     return bytes + (size_t)min_i32(needs->num_windows, MAX_DECODE_PLANS) *
                        (aligned(plan_bytes, ALLOCATION_ALIGNMENT) +

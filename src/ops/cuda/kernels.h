@@ -6,7 +6,7 @@
 //
 // Batch invariance, to the bit: everything here depends on a row's own data alone, whatever else is
 // in the batch, but for one kernel: decode attention splits a sequence by what the batch leaves
-// free, unless its plan says `fixed_splits`.
+// free.
 //
 // Each kernel waits for its predecessor on the stream with griddepcontrol, so that launches overlap
 // their prologues (programmatic dependent launch) also inside graphs.
@@ -47,13 +47,12 @@ bool cuda_attention_supports(int32_t head_dim, int32_t block_size);
 struct attention_decode_plan {
     int32_t *memory; // attention_decode_plan_bytes()
     int32_t max_seqs;
-    int32_t num_ctas;  // attention_decode_num_ctas()
-    bool fixed_splits; // batch-invariant: a sequence's cuts depend on its own length alone
-    bool is_settled;   // an earlier launch of attention_decode() in this step has read it
+    int32_t num_ctas; // attention_decode_num_ctas()
+    bool is_settled;  // an earlier launch of attention_decode() in this step has read it
 };
 
 int32_t attention_decode_num_ctas(int32_t num_sms, int32_t num_kv_heads, int32_t num_heads);
-size_t attention_decode_plan_bytes(int32_t max_seqs, int32_t num_ctas, bool fixed_splits);
+size_t attention_decode_plan_bytes(int32_t max_seqs, int32_t num_ctas);
 /** Bytes of scratch for partial results; its first `max_seqs * num_heads` words must be zeroed once
  *  before the first launch, and every launch leaves them zero. */
 size_t attention_decode_scratch_bytes(const struct attention_decode_plan *plan, int32_t num_heads,

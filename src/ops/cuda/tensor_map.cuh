@@ -5,6 +5,22 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+typedef CUresult tensor_map_encoder(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                                    const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                                    const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                    CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/** The driver's cuTensorMapEncodeTiled(); NULL: it has none. */
+static inline tensor_map_encoder *find_tensor_map_encoder(void)
+{
+    void *encode = NULL;
+    cudaDriverEntryPointQueryResult found;
+    bool is_there = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
+                                                     cudaEnableDefault, &found) == cudaSuccess &&
+                    found == cudaDriverEntryPointSuccess;
+    return is_there ? (tensor_map_encoder *)encode : NULL;
+}
+
 /** A row-major matrix of 2-byte elements. */
 struct mapped_matrix {
     void *data;
@@ -16,22 +32,14 @@ struct mapped_matrix {
  *  swizzled by 128; what is outside of the matrix reads as zeros. False: the driver cannot. */
 static inline bool tensor_map_encode(CUtensorMap *map, const struct mapped_matrix *m, int box_rows)
 {
-    typedef CUresult encode_function(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
-                                     const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-                                     const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                     CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-    void *encode = NULL;
-    cudaDriverEntryPointQueryResult found;
+    tensor_map_encoder *encode = find_tensor_map_encoder();
     const cuuint64_t shape[2] = {(cuuint64_t)m->columns, (cuuint64_t)m->rows};
     const cuuint64_t stride[1] = {(cuuint64_t)m->row_stride * 2};
     const cuuint32_t box[2] = {64, (cuuint32_t)box_rows}, step[2] = {1, 1};
-    return m->rows <= INT32_MAX &&
-           cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
-                                            cudaEnableDefault, &found) == cudaSuccess &&
-           found == cudaDriverEntryPointSuccess &&
-           ((encode_function *)encode)(
-               map, m->is_f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-               2, m->data, shape, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return m->rows <= INT32_MAX && encode &&
+           encode(map,
+                  m->is_f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+                  m->data, shape, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }

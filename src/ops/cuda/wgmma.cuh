@@ -27,6 +27,15 @@ DEVICE void copy_box_streaming(uint32_t dst, const CUtensorMap *map, int column,
                  : "memory");
 }
 
+/** A page of the cache, which is the last of the map's four dimensions; read once. */
+DEVICE void copy_page_streaming(uint32_t dst, const CUtensorMap *map, int page, uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes."
+                 "L2::cache_hint [%0], [%1, {%3, %3, %3, %4}], [%2], %5;" ::"r"(dst),
+                 "l"(map), "r"(smem_address(barrier)), "r"(0), "r"(page), "l"(EVICT_FIRST)
+                 : "memory");
+}
+
 /** Fetches the description ahead of its first use. */
 DEVICE void prefetch_map(const CUtensorMap *map)
 {
