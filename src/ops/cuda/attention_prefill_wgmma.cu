@@ -1,10 +1,13 @@
-// Prefill attention on Hopper's warpgroup instructions, for heads of 64 and 128
+// Prefill attention on Hopper's warpgroup instructions, for heads of 64, 128 and 256
 // (after FlashAttention-3, Shah et al. 2024). Two consumer warpgroups hold 64 rows each: queries,
 // scores and outputs in registers, keys and values read from shared memory by wgmma. One producer
-// warp fills two stages of 128 tokens with bulk tensor copies, a lane per page of 16 and panel of
-// 64 columns, so the gather through the block table costs the consumers nothing. The scores of the
-// next tile are multiplied while this tile's softmax runs, and tiles go from the last key to the
-// first, so that masks and the ragged end come up once, at the start.
+// warp fills two stages of keys and values with bulk tensor copies, a lane per page of 16 tokens
+// and panel of 64 columns, so the gather through the block table costs the consumers nothing. The
+// scores of the next keys are multiplied while the softmax of these runs, and keys go from the last
+// to the first, so that masks and the ragged end come up once, at the start.
+//
+// Heads of 256 leave registers for half as many keys at a time, and none for the queries, which
+// wgmma then reads from shared memory.
 //
 // Of an e4m3 cache the producers are a whole warpgroup: they copy tiles as they are stored to a
 // ring of their own, and widen them to f16 (exact) into the stages that wgmma reads; there all is
@@ -13,8 +16,13 @@
 #include "ops/cuda/tensor_map.cuh"
 #include "ops/cuda/wgmma.cuh"
 
-enum { PAGE = 16, TOKENS = 128, STAGES = 2, CONSUMERS = 2, THREADS = (CONSUMERS + 1) * 128 };
-enum { PANEL_BYTES = TOKENS * 128, PANEL_COLUMNS = 64 };
+enum { PAGE = 16, STAGES = 2, CONSUMERS = 2, THREADS = (CONSUMERS + 1) * 128 };
+enum { PANEL_COLUMNS = 64, QUERY_PANEL_BYTES = 64 * 128 };
+
+/** Keys at a time. */
+template <int D> constexpr int TOKENS = D > 128 ? 64 : 128;
+template <int D> constexpr int PANEL_BYTES = TOKENS<D> * 128;
+template <int D> constexpr bool QUERIES_ARE_SHARED = D > 128;
 
 struct wgmma_args {
     struct attention_prefill_args a;
@@ -29,9 +37,12 @@ struct barriers {
 enum { RAW_STAGES = 2 };
 
 template <int D, bool FP8> struct prefill_stages {
-    static constexpr int TILE_BYTES = D / PANEL_COLUMNS * PANEL_BYTES;
-    static constexpr int RAW_BYTES = TOKENS * D; // of keys or values as an e4m3 cache has them
-    static constexpr int RAW_OFFSET = STAGES * 2 * TILE_BYTES;
+    static constexpr int TILE_BYTES = D / PANEL_COLUMNS * PANEL_BYTES<D>;
+    static constexpr int QUERY_OFFSET = STAGES * 2 * TILE_BYTES;
+    static constexpr int QUERY_BYTES = // of a warpgroup
+        QUERIES_ARE_SHARED<D> ? D / PANEL_COLUMNS * QUERY_PANEL_BYTES : 0;
+    static constexpr int RAW_BYTES = TOKENS<D> * D; // of keys or values as an e4m3 cache has them
+    static constexpr int RAW_OFFSET = QUERY_OFFSET + CONSUMERS * QUERY_BYTES;
     // One more, as the first is aligned to the swizzle's 1024.
     static constexpr int BYTES = RAW_OFFSET + (FP8 ? RAW_STAGES * 2 * RAW_BYTES : 0) + 1024;
 };
@@ -43,21 +54,22 @@ DEVICE void produce(const struct wgmma_args &w, const struct prefill_tile &t, st
     constexpr int PANELS = D / PANEL_COLUMNS, TILE_BYTES = prefill_stages<D, false>::TILE_BYTES;
     const struct cuda_kv_cache &cache = w.a.cache;
     const int32_t *table = w.a.block_table + (size_t)t.seq * w.a.max_blocks;
-    int lane = threadIdx.x % 32, page = lane % (TOKENS / PAGE), panel = lane / (TOKENS / PAGE);
+    int lane = threadIdx.x % 32, page = lane % (TOKENS<D> / PAGE),
+        panel = lane / (TOKENS<D> / PAGE);
     int use = 0;
-    for (int tile = (t.end_key - 1) / TOKENS; tile >= t.first_key / TOKENS; tile--, use++) {
+    for (int tile = (t.end_key - 1) / TOKENS<D>; tile >= t.first_key / TOKENS<D>; tile--, use++) {
         int stage = use % STAGES;
         uint32_t parity = (uint32_t)(use / STAGES + 1) & 1;
-        int num_pages = min(TOKENS / PAGE, (seq_len - tile * TOKENS + PAGE - 1) / PAGE);
+        int num_pages = min(TOKENS<D> / PAGE, (seq_len - tile * TOKENS<D> + PAGE - 1) / PAGE);
         uint32_t size_bytes = (uint32_t)(num_pages * PAGE * D * 2);
         bool is_copying = panel < PANELS && page < num_pages;
         int row = 0;
         if (is_copying) {
-            int token = tile * TOKENS + page * PAGE;
+            int token = tile * TOKENS<D> + page * PAGE;
             row = (table[token / cache.block_size] * cache.num_kv_heads + head) * cache.block_size +
                   token % cache.block_size;
         }
-        uint32_t dst = base + stage * 2 * TILE_BYTES + panel * PANEL_BYTES + page * PAGE * 128;
+        uint32_t dst = base + stage * 2 * TILE_BYTES + panel * PANEL_BYTES<D> + page * PAGE * 128;
         barrier_wait(&b->k_empty[stage], parity);
         if (lane == 0)
             barrier_arrive_expect(&b->k_full[stage], size_bytes);
@@ -86,8 +98,8 @@ DEVICE void copy_raw(const struct attention_prefill_args &a, const struct prefil
     const int32_t *table = a.block_table + (size_t)t.seq * a.max_blocks;
     int row = (int)threadIdx.x / 4, column = threadIdx.x % 4 * 16;
 #pragma unroll 1
-    for (int i = 0; i < TOKENS / 32; i++, row += 32) {
-        int token = tile * TOKENS + row;
+    for (int i = 0; i < TOKENS<D> / 32; i++, row += 32) {
+        int token = tile * TOKENS<D> + row;
         bool is_there = tile >= 0 && token >= t.first_key && token < seq_len;
         size_t at = 0;
         if (is_there)
@@ -98,7 +110,7 @@ DEVICE void copy_raw(const struct attention_prefill_args &a, const struct prefil
                  column;
 #pragma unroll
         for (int panel = 0; panel < PANELS; panel++) {
-            uint32_t dst = raw + (uint32_t)(panel * TOKENS + row) * PANEL_COLUMNS + column;
+            uint32_t dst = raw + (uint32_t)(panel * TOKENS<D> + row) * PANEL_COLUMNS + column;
             size_t from = at + (is_there ? panel * PANEL_COLUMNS : 0);
             cp_async16(dst, (const char *)a.cache.k + from, is_there ? 16 : 0);
             cp_async16(dst + RAW_BYTES, (const char *)a.cache.v + from, is_there ? 16 : 0);
@@ -112,8 +124,8 @@ template <int D> DEVICE void widen(char *tile, const char *raw)
 {
     int row = (int)threadIdx.x / 4, unit = threadIdx.x % 4;
 #pragma unroll 2
-    for (int i = 0; i < D / PANEL_COLUMNS * TOKENS / 32; i++) {
-        int at = i * 32 + row; // panel * TOKENS + token
+    for (int i = 0; i < D / PANEL_COLUMNS * TOKENS<D> / 32; i++) {
+        int at = i * 32 + row; // panel * TOKENS<D> + token
         uint4 v = *(const uint4 *)(raw + at * PANEL_COLUMNS + unit * 16);
         const uint32_t words[4] = {v.x, v.y, v.z, v.w};
         uint32_t wide[8];
@@ -136,7 +148,7 @@ DEVICE void produce_fp8(const struct attention_prefill_args &a, const struct pre
 {
     typedef prefill_stages<D, true> s;
     char *raw = smem + s::RAW_OFFSET;
-    int end = t.first_key / TOKENS, tile = (t.end_key - 1) / TOKENS;
+    int end = t.first_key / TOKENS<D>, tile = (t.end_key - 1) / TOKENS<D>;
     for (int i = 0; i < RAW_STAGES; i++)
         copy_raw<D>(a, t, smem_address(raw + i * 2 * s::RAW_BYTES), tile - i >= end ? tile - i : -1,
                     head, seq_len);
@@ -159,28 +171,40 @@ DEVICE void produce_fp8(const struct attention_prefill_args &a, const struct pre
     cp_async_wait<0>();
 }
 
-/** scores = q * k^T, not waited for. */
+/** scores = q * k^T, not waited for. Queries are in registers, or the warpgroup's rows at
+ *  `queries`. */
 template <int D, bool F16>
-DEVICE void multiply_keys(float s[TOKENS / 8][4], const uint32_t q[D / 16][4], uint32_t tile)
+DEVICE void multiply_keys(float s[TOKENS<D> / 8][4], const uint32_t q[][4], uint32_t queries,
+                          uint32_t tile)
 {
 #pragma unroll
     for (int kk = 0; kk < D / 16; kk++) {
-        uint32_t addr = tile + kk / 4 * PANEL_BYTES + kk % 4 * 32;
-        wgmma_m64n128k16<false, F16>(s, q[kk], matrix_descriptor(addr, 16), kk == 0);
+        uint64_t k = matrix_descriptor(tile + kk / 4 * PANEL_BYTES<D> + kk % 4 * 32, 16);
+        if constexpr (QUERIES_ARE_SHARED<D>)
+            wgmma_shared<TOKENS<D>, F16>(
+                s, matrix_descriptor(queries + kk / 4 * QUERY_PANEL_BYTES + kk % 4 * 32, 16), k,
+                kk == 0);
+        else
+            wgmma_m64n128k16<false, F16>(s, q[kk], k, kk == 0);
     }
 }
 
 /** o += p * v, not waited for. */
 template <int D, bool F16>
-DEVICE void multiply_values(float o[D / 8][4], const uint32_t p[TOKENS / 16][4], uint32_t tile)
+DEVICE void multiply_values(float o[D / 8][4], const uint32_t p[TOKENS<D> / 16][4], uint32_t tile)
 {
 #pragma unroll
-    for (int kk = 0; kk < TOKENS / 16; kk++) {
-        uint64_t v = matrix_descriptor(tile + kk * 16 * 128, PANEL_BYTES);
-        if constexpr (D == 64)
-            wgmma_m64n64k16<true, F16>(o, p[kk], v, false);
-        else
-            wgmma_m64n128k16<true, F16>(o, p[kk], v, false);
+    for (int kk = 0; kk < TOKENS<D> / 16; kk++) {
+        uint32_t v = tile + kk * 16 * 128;
+        if constexpr (D == 64) {
+            wgmma_m64n64k16<true, F16>(o, p[kk], matrix_descriptor(v, PANEL_BYTES<D>), false);
+        } else {
+#pragma unroll
+            for (int half = 0; half < D / 128; half++)
+                wgmma_m64n128k16<true, F16>(
+                    o + 16 * half, p[kk],
+                    matrix_descriptor(v + half * 2 * PANEL_BYTES<D>, PANEL_BYTES<D>), false);
+        }
     }
 }
 
@@ -192,15 +216,15 @@ struct softmax_state {
 
 /** Scores → weights below the running maximum; shrink: what earlier sums are to be multiplied by.
  */
-template <bool F16>
-DEVICE void softmax(float s[TOKENS / 8][4], struct softmax_state &r,
+template <int NUM, bool F16>
+DEVICE void softmax(float s[NUM / 8][4], struct softmax_state &r,
                     const struct attention_prefill_args &a, const struct prefill_tile &t, int first,
                     float scale)
 {
-    bool is_masked = needs_mask(a, t, first, TOKENS);
+    bool is_masked = needs_mask(a, t, first, NUM);
     if (is_masked) {
 #pragma unroll
-        for (int i = 0; i < TOKENS / 8; i++) {
+        for (int i = 0; i < NUM / 8; i++) {
 #pragma unroll
             for (int c = 0; c < 4; c++) {
                 int key = first + i * 8 + threadIdx.x % 4 * 2 + c % 2;
@@ -213,7 +237,7 @@ DEVICE void softmax(float s[TOKENS / 8][4], struct softmax_state &r,
     for (int h = 0; h < 2; h++) {
         float top = fmaxf(s[0][2 * h], s[0][2 * h + 1]);
 #pragma unroll
-        for (int i = 1; i < TOKENS / 8; i++)
+        for (int i = 1; i < NUM / 8; i++)
             top = fmaxf(top, fmaxf(s[i][2 * h], s[i][2 * h + 1]));
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
@@ -224,7 +248,7 @@ DEVICE void softmax(float s[TOKENS / 8][4], struct softmax_state &r,
         r.max[h] = top;
         float sum = 0;
 #pragma unroll
-        for (int i = 0; i < TOKENS / 8; i++) {
+        for (int i = 0; i < NUM / 8; i++) {
             s[i][2 * h] = exp2_fast(s[i][2 * h] * scale - base);
             s[i][2 * h + 1] = exp2_fast(s[i][2 * h + 1] * scale - base);
             sum += s[i][2 * h] + s[i][2 * h + 1];
@@ -233,11 +257,11 @@ DEVICE void softmax(float s[TOKENS / 8][4], struct softmax_state &r,
     }
 }
 
-template <bool F16>
-DEVICE void pack_weights(uint32_t p[TOKENS / 16][4], const float s[TOKENS / 8][4])
+template <int NUM, bool F16>
+DEVICE void pack_weights(uint32_t p[NUM / 16][4], const float s[NUM / 8][4])
 {
 #pragma unroll
-    for (int i = 0; i < TOKENS / 8; i++) {
+    for (int i = 0; i < NUM / 8; i++) {
         p[i / 2][i % 2 * 2] = pack_half<F16>(s[i][0], s[i][1]);
         p[i / 2][i % 2 * 2 + 1] = pack_half<F16>(s[i][2], s[i][3]);
     }
@@ -249,10 +273,10 @@ template <int D> DEVICE void clear_values(char *tile, int num_valid)
 {
     constexpr int UNITS = 128 / 16;
     int tid = (int)threadIdx.x - 128;
-    for (int i = num_valid * UNITS + tid; i < TOKENS * UNITS; i += CONSUMERS * 128) {
+    for (int i = num_valid * UNITS + tid; i < TOKENS<D> * UNITS; i += CONSUMERS * 128) {
 #pragma unroll
         for (int panel = 0; panel < D / PANEL_COLUMNS; panel++)
-            *(uint4 *)(tile + panel * PANEL_BYTES + i * 16) = make_uint4(0, 0, 0, 0);
+            *(uint4 *)(tile + panel * PANEL_BYTES<D> + i * 16) = make_uint4(0, 0, 0, 0);
     }
     fence_async_proxy();
     named_barrier(1, CONSUMERS * 128);
@@ -280,11 +304,35 @@ DEVICE void load_queries(const struct attention_prefill_args &a, const struct pr
     }
 }
 
+/** The warpgroup's rows to shared memory, in units of 16 bytes. */
+template <int D, typename T>
+DEVICE void share_queries(const struct attention_prefill_args &a, const struct prefill_tile &t,
+                          int first_row, int head, int barrier, uint32_t queries)
+{
+    constexpr int UNITS = D * 2 / 16;
+#pragma unroll 4
+    for (int i = (int)threadIdx.x % 128; i < 64 * UNITS; i += 128) {
+        int row = i / UNITS, unit = i % UNITS, at = first_row + row;
+        bool is_there = at < t.num_rows;
+        const T *src = (const T *)a.q;
+        if (is_there)
+            src += (size_t)(t.query_start + at / t.group) * a.q_stride +
+                   (size_t)(head * t.group + at % t.group) * D + unit * 8;
+        cp_async16(queries + unit / 8 * QUERY_PANEL_BYTES + row * 128 + (unit % 8 ^ row % 8) * 16,
+                   src, is_there ? 16 : 0);
+    }
+    cp_async_commit();
+    cp_async_wait<0>();
+    fence_async_proxy();
+    named_barrier(barrier, 128);
+}
+
 template <int D, typename T, bool FP8>
 DEVICE void consume(const struct attention_prefill_args &a, const struct prefill_tile &t,
                     struct barriers *b, char *smem, int head, int seq_len)
 {
-    constexpr int TILE_BYTES = prefill_stages<D, FP8>::TILE_BYTES;
+    typedef prefill_stages<D, FP8> stages;
+    constexpr int TILE_BYTES = stages::TILE_BYTES, NUM = TOKENS<D>;
     constexpr bool F16 = FP8 || IS_F16<T>;
     int group = (int)threadIdx.x / 128 - 1, lane = threadIdx.x % 32;
     int row = group * 64 + (int)threadIdx.x % 128 / 32 * 16 + lane / 4;
@@ -297,24 +345,28 @@ DEVICE void consume(const struct attention_prefill_args &a, const struct prefill
         r.max[h] = -INFINITY;
         r.position[h] = t.num_cached + (t.first_row + row + 8 * h) / t.group;
     }
-    uint32_t q[D / 16][4], p[TOKENS / 16][4];
-    load_queries<D, T, FP8>(a, t, row, head, q);
-    float o[D / 8][4] = {}, s[TOKENS / 8][4];
+    uint32_t q[QUERIES_ARE_SHARED<D> ? 1 : D / 16][4], p[NUM / 16][4];
+    uint32_t queries = base + stages::QUERY_OFFSET + group * stages::QUERY_BYTES;
+    if constexpr (QUERIES_ARE_SHARED<D>)
+        share_queries<D, T>(a, t, t.first_row + group * 64, head, 2 + group, queries);
+    else
+        load_queries<D, T, FP8>(a, t, row, head, q);
+    float o[D / 8][4] = {}, s[NUM / 8][4];
 
-    int tile = (t.end_key - 1) / TOKENS, end = t.first_key / TOKENS;
+    int tile = (t.end_key - 1) / NUM, end = t.first_key / NUM;
     barrier_wait(&b->k_full[0], 0);
     wgmma_fence();
-    multiply_keys<D, F16>(s, q, base);
+    multiply_keys<D, F16>(s, q, queries, base);
     wgmma_commit();
     wgmma_wait<0>();
-    hold<TOKENS / 8>(s);
+    hold<NUM / 8>(s);
     if (is_speaker)
         barrier_arrive(&b->k_empty[0]);
-    softmax<F16>(s, r, a, t, tile * TOKENS, scale);
-    pack_weights<F16>(p, s);
+    softmax<NUM, F16>(s, r, a, t, tile * NUM, scale);
+    pack_weights<NUM, F16>(p, s);
     barrier_wait(&b->v_full[0], 0);
-    if (!FP8 && seq_len - tile * TOKENS < TOKENS) // of e4m3 the producers see to it
-        clear_values<D>(smem + TILE_BYTES, seq_len - tile * TOKENS);
+    if (!FP8 && seq_len - tile * NUM < NUM) // of e4m3 the producers see to it
+        clear_values<D>(smem + TILE_BYTES, seq_len - tile * NUM);
 
     int use = 0;
 #pragma unroll 1
@@ -322,18 +374,18 @@ DEVICE void consume(const struct attention_prefill_args &a, const struct prefill
         int stage = use % STAGES, next = (use + 1) % STAGES;
         uint32_t next_parity = (uint32_t)((use + 1) / STAGES) & 1;
         barrier_wait(&b->k_full[next], next_parity);
-        hold<TOKENS / 8>(s);
+        hold<NUM / 8>(s);
         hold<D / 8>(o);
         wgmma_fence();
-        multiply_keys<D, F16>(s, q, base + next * 2 * TILE_BYTES);
+        multiply_keys<D, F16>(s, q, queries, base + next * 2 * TILE_BYTES);
         wgmma_commit();
         multiply_values<D, F16>(o, p, base + stage * 2 * TILE_BYTES + TILE_BYTES);
         wgmma_commit();
         wgmma_wait<1>();
-        hold<TOKENS / 8>(s);
+        hold<NUM / 8>(s);
         if (is_speaker)
             barrier_arrive(&b->k_empty[next]);
-        softmax<F16>(s, r, a, t, (tile - 1) * TOKENS, scale);
+        softmax<NUM, F16>(s, r, a, t, (tile - 1) * NUM, scale);
         wgmma_wait<0>();
         hold<D / 8>(o);
         if (is_speaker)
@@ -345,7 +397,7 @@ DEVICE void consume(const struct attention_prefill_args &a, const struct prefill
             o[i][2] *= r.shrink[1];
             o[i][3] *= r.shrink[1];
         }
-        pack_weights<F16>(p, s);
+        pack_weights<NUM, F16>(p, s);
         barrier_wait(&b->v_full[next], next_parity);
     }
     hold<D / 8>(o);
@@ -431,32 +483,38 @@ static bool encode_pools(struct wgmma_args *w, bool is_f16)
            encode_pool(&w->v, w->a.cache.v, &w->a.cache, is_f16);
 }
 
-template <int D, typename T>
+template <int D, typename T, bool FP8>
 static void launch_wgmma(const struct cuda_launch *launch, struct wgmma_args *w)
 {
+    launch_kernel(launch, (const void *)prefill_wgmma_kernel<D, T, FP8>, prefill_grid(&w->a),
+                  THREADS, prefill_stages<D, FP8>::BYTES, w);
+}
+
+template <typename T> static bool launch_for(const struct cuda_launch *launch, struct wgmma_args *w)
+{
     bool is_fp8 = w->a.cache.is_fp8;
-    launch_kernel(launch,
-                  is_fp8 ? (const void *)prefill_wgmma_kernel<D, T, true>
-                         : (const void *)prefill_wgmma_kernel<D, T, false>,
-                  prefill_grid(&w->a), THREADS,
-                  is_fp8 ? prefill_stages<D, true>::BYTES : prefill_stages<D, false>::BYTES, w);
+    switch (w->a.cache.head_dim) {
+    case 64:
+        is_fp8 ? launch_wgmma<64, T, true>(launch, w) : launch_wgmma<64, T, false>(launch, w);
+        return true;
+    case 128:
+        is_fp8 ? launch_wgmma<128, T, true>(launch, w) : launch_wgmma<128, T, false>(launch, w);
+        return true;
+    case 256:
+        if (is_fp8) // stages and what they are widened from do not fit
+            return false;
+        launch_wgmma<256, T, false>(launch, w);
+        return true;
+    default:
+        return false;
+    }
 }
 
 bool attention_prefill_wgmma(const struct cuda_launch *launch,
                              const struct attention_prefill_args *args)
 {
-    int head_dim = args->cache.head_dim;
     struct wgmma_args w = {*args, {}, {}};
-    if (args->softcap > 0 || (head_dim != 64 && head_dim != 128) ||
-        (!args->cache.is_fp8 && !encode_pools(&w, launch->is_f16)))
+    if (args->softcap > 0 || (!args->cache.is_fp8 && !encode_pools(&w, launch->is_f16)))
         return false;
-    if (head_dim == 64 && launch->is_f16)
-        launch_wgmma<64, __half>(launch, &w);
-    else if (head_dim == 64)
-        launch_wgmma<64, __nv_bfloat16>(launch, &w);
-    else if (launch->is_f16)
-        launch_wgmma<128, __half>(launch, &w);
-    else
-        launch_wgmma<128, __nv_bfloat16>(launch, &w);
-    return true;
+    return launch->is_f16 ? launch_for<__half>(launch, &w) : launch_for<__nv_bfloat16>(launch, &w);
 }
