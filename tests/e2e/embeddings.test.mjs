@@ -8,7 +8,7 @@ import path from 'node:path';
 import { once } from 'node:events';
 import { after, before, test } from 'node:test';
 import OpenAI from 'openai';
-import { Server, binary, demo, isSlow, platformFetch, root, until } from './server.mjs';
+import { Server, binary, demo, isSlow, platformFetch, root, sleep, until } from './server.mjs';
 
 const fixture = path.join(root, 'tests', 'fixtures', 'models', 'qwen3');
 let server, client;
@@ -27,6 +27,9 @@ before(async () => {
 after(async () => assert.equal(await server.stop(), 0));
 
 const length = (vector) => Math.sqrt(vector.reduce((sum, x) => sum + x * x, 0));
+
+// A GPU computes in the checkpoint's 16 bits; the vectors to compare with are of float32.
+const rounding = process.env.VLLM_TARGET_DEVICE === 'cuda' ? 0.03 : 1e-4;
 
 function close(found, expected, tolerance = 1e-6) {
   assert.equal(found.length, expected.length);
@@ -114,8 +117,8 @@ for (const type of ['LAST', 'MEAN']) {
       const ask = async (more) => (await on.post('/v1/embeddings', { input: [ids], ...more }))
         .body.data[0].embedding;
       const largest = Math.max(...pooled.map(Math.abs));
-      close(await ask({ use_activation: false }), pooled, 1e-4 * largest);
-      close(await ask({}), pooled.map((x) => x / length(pooled)), 1e-4);
+      close(await ask({ use_activation: false }), pooled, rounding * largest);
+      close(await ask({}), pooled.map((x) => x / length(pooled)), rounding);
       assert.deepEqual(await ask({}), await ask({}));
       const again = await on.post('/v1/embeddings', { input: [ids] });
       assert.equal(again.body.usage.prompt_tokens, 17);
@@ -303,8 +306,9 @@ test('an engine that dies is replaced, and the vectors come all the same', async
     Array.from({ length: 400 }, (_, k) => 30 + (i * 91 + k) % 3000));
   const expected = await embed(server, { input, cache_salt: 'x' });
   const pid = Number([...server.log.matchAll(/\(EngineCore pid=(\d+)\)/g)].at(-1)[1]);
+  process.kill(pid, 'SIGSTOP'); // a fast one would have answered before it dies
   const asked = embed(server, { input, cache_salt: 'y' });
-  await until('the requests run', 30, async () => await server.metric('vllm:num_requests_running') > 0);
+  await sleep(200);
   process.kill(pid, 'SIGKILL');
   assert.deepEqual(await asked, expected);
 });

@@ -31,19 +31,16 @@ test('a request is logged with its parameters, and with as much of its prompt as
 });
 
 test('silence in a stream is filled with comments, which no event holds', async () => {
-  // Behind a full batch a stream has begun and has nothing to say.
-  const controller = new AbortController();
-  const busy = server.stream('/v1/completions',
-    { model: 'demo', prompt: Array(64).fill('Once'), max_tokens: 1900, ignore_eos: true }, { signal: controller.signal }).catch(() => 'gone');
-  await until('the batch is full', 20, async () => (await server.metric('vllm:num_requests_running')) === 64);
+  // Of an engine that stands still a stream has nothing to say.
+  const pid = Number([...server.log.matchAll(/\(EngineCore pid=(\d+)\)/g)].at(-1)[1]);
+  process.kill(pid, 'SIGSTOP');
   const socket = net.connect(server.port, '127.0.0.1');
   let got = '';
   socket.on('data', (bytes) => (got += bytes));
   socket.write(post({ prompt: 'x', max_tokens: 2, stream: true }));
   await until('two comments have come', 60, () => got.split(': keep-alive\n\n').length > 2);
   assert.ok(!got.includes('data:'), 'nothing was generated');
-  controller.abort();
-  await busy;
+  process.kill(pid, 'SIGCONT');
   await until('the answer is there', 60, () => got.includes('data: [DONE]'));
   assert.match(got, /content-type: text\/event-stream/i);
   socket.destroy();
