@@ -1,7 +1,7 @@
 // Steps of a whole model with made-up weights: decoding at several batch sizes, and prefill.
-// Usage: model_bench MODEL_DIR [CONTEXT] [short] [fp8] [async]; `short` leaves out what is no
-// target, `fp8` stores keys and values in 8 bits. VLLM_BATCH_INVARIANT=1 and EAGER=1 show what
-// those cost.
+// Usage: model_bench MODEL_DIR [CONTEXT] [short] [fp8] [async] [quantization=METHOD]; `short`
+// leaves out what is no target, `fp8` stores keys and values in 8 bits, `quantization=fp8` weights.
+// VLLM_BATCH_INVARIANT=1 and EAGER=1 show what those cost.
 //
 // Decoding steps run one after the other, and then overlapping: one is submitted before the one
 // before it is collected, as --async-scheduling does. That is so on GPUs; `async` asks for it on a
@@ -137,13 +137,14 @@ static void keep_result(struct bench *b, int32_t batch, double tokens_per_s, dou
         b->results[b->num_results++] = (struct result){batch, tokens_per_s, ceiling};
 }
 
-static void open_bench(struct bench *b, const char *dir, const char *dtype, int32_t context,
-                       bool is_fp8, bool is_async)
+static void open_bench(struct bench *b, const char *dir, const char *dtype,
+                       const char *quantization, int32_t context, bool is_fp8, bool is_async)
 {
     struct error err = {0};
     *b = (struct bench){
         .options = {.model = dir,
                     .dtype = dtype,
+                    .quantization = quantization,
                     .load_format = LOAD_FORMAT_DUMMY,
                     .skip_tokenizer_init = true,
                     .block_size = -1,
@@ -450,11 +451,15 @@ int main(int argc, char **argv)
     static const int32_t SHORT_BATCHES[] = {1, 8, 64, 256};
     static const int32_t LENGTHS[] = {128, 1024, PREFILL_CHUNK};
     if (argc < 2) {
-        fprintf(stderr, "usage: %s MODEL_DIR [CONTEXT] [short] [fp8] [async] [float16|bfloat16]\n",
+        fprintf(stderr,
+                "usage: %s MODEL_DIR [CONTEXT] [short] [fp8] [async] [float16|bfloat16] "
+                "[quantization=METHOD]\n",
                 argv[0]);
         return 2;
     }
     int32_t context = 1024;
+    static const char QUANTIZATION[] = "quantization=";
+    const char *quantization = NULL;
     bool is_short = false, is_fp8 = false, is_async = false;
     const char *dtype = "auto";
     for (int i = 2; i < argc; i++) {
@@ -466,6 +471,8 @@ int main(int argc, char **argv)
             is_async = true;
         else if (strcmp(argv[i], "float16") == 0 || strcmp(argv[i], "bfloat16") == 0)
             dtype = argv[i];
+        else if (strncmp(argv[i], QUANTIZATION, strlen(QUANTIZATION)) == 0)
+            quantization = argv[i] + strlen(QUANTIZATION);
         else
             context = atoi(argv[i]);
     }
@@ -474,7 +481,7 @@ int main(int argc, char **argv)
         return 2;
     }
     static struct bench b;
-    open_bench(&b, argv[1], dtype, max_i32(context, PREFILL_CHUNK), is_fp8, is_async);
+    open_bench(&b, argv[1], dtype, quantization, max_i32(context, PREFILL_CHUNK), is_fp8, is_async);
     const int32_t *batches = is_short ? SHORT_BATCHES : BATCHES;
     size_t num_batches = is_short ? ARRAY_LEN(SHORT_BATCHES) : ARRAY_LEN(BATCHES);
     for (size_t i = 0; i < num_batches; i++)
@@ -482,7 +489,8 @@ int main(int argc, char **argv)
     for (size_t i = is_short ? ARRAY_LEN(LENGTHS) - 1 : 0; i < ARRAY_LEN(LENGTHS); i++)
         bench_prefill(&b, LENGTHS[i], 1);
     bench_prefill(&b, 1024, PREFILL_CHUNK / 1024);
-    print_targets(&b, argv[1]);
+    if (!quantization) // targets are for weights of the model's own type
+        print_targets(&b, argv[1]);
     executor_destroy(b.executor);
     engine_config_deinit(&b.config);
     model_config_deinit(&b.model);

@@ -38,8 +38,8 @@ struct weight {
     int64_t out_features, in_features;
     const void *data; // rows of in_features elements, or what prepare_weight() made of them
     const void *bias; // [out_features] f32 or NULL, or what prepare_weight() made of it
-    bool is_packed;   // data, bias and scales are the backend's own allocation, one for all
-    struct weight_scales scales; // WEIGHT_F8_E4M3
+    bool is_packed;   // data (and bias) are the backend's own allocation, one for both
+    struct weight_scales scales; // WEIGHT_F8_E4M3; prepared, they stay until the device closes
 };
 
 /** What element [row, col] of a weight is multiplied with. */
@@ -162,10 +162,13 @@ struct sampled_logprobs {
 };
 
 /** What a backend keeps memory of its own for: a model's attention, over `num_windows` different
- *  windows, in steps of up to `max_seqs` sequences. */
+ *  windows, in steps of up to `max_seqs` sequences; and products of up to `max_tokens` rows with
+ *  weights of e4m3 of at most these sizes (0: there are none). */
 struct attention_needs {
     int32_t num_heads, num_kv_heads, head_dim, block_size;
     int32_t num_windows, max_seqs;
+    int32_t max_tokens;
+    int64_t f8_in_features, f8_out_features;
 };
 
 /** What a product does besides: see fused_matmul(). */
@@ -209,6 +212,10 @@ struct ops {
     void (*memory_info)(struct device *dev, int64_t *total_bytes, int64_t *free_bytes);
     /** Bytes of device memory that the operations take for themselves. NULL: none. */
     size_t (*own_bytes)(const struct device *dev, const struct attention_needs *needs);
+    /** Takes the part of them whose size depends on the needs, where it is not taken at the first
+     *  use. NULL: none. Errors: OUT_OF_MEMORY. */
+    enum status (*reserve)(struct device *dev, const struct attention_needs *needs,
+                           struct error *err);
 
     /** Bytes that prepare_weight() will allocate on the device for this weight, besides its bias;
      *  0: used in place. */

@@ -85,11 +85,7 @@ static enum dtype cache_dtype(const struct engine_config *config)
 /** What quantises the weights; NULL: nothing. */
 static const char *quantization_of(const struct engine_config *config)
 {
-    const struct quantization *quantization;
-    // Another method than the checkpoint's was refused when the plan was made.
-    if (quantization_choose(&quantization, config->model->quantization,
-                            config->options->quantization, NULL) != STATUS_OK)
-        return NULL;
+    const struct quantization *quantization = worker_quantization(config->options, config->model);
     return quantization ? quantization_method(quantization) : NULL;
 }
 

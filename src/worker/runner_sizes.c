@@ -2,6 +2,7 @@
 // allocates.
 #include "base/memory.h"
 #include "worker/model_runner.h"
+#include "worker/worker_device.h"
 
 enum {
     SLICE_BYTES = 64 * 1024 * 1024,
@@ -69,22 +70,41 @@ static int32_t count_windows(const struct kv_cache_config *kv_cache)
     return count;
 }
 
+struct attention_needs runner_needs(const struct engine_config *config)
+{
+    const struct model_config *model = config->model;
+    struct attention_needs needs = {
+        .num_heads = model->num_attention_heads,
+        .num_kv_heads = model->num_key_value_heads,
+        .head_dim = model->head_dim,
+        .block_size = config->kv_cache.block_size,
+        .num_windows = count_windows(&config->kv_cache),
+        .max_seqs = config->max_num_seqs,
+        .max_tokens = config->max_num_batched_tokens,
+    };
+    if (worker_quantization(config->options, model)) { // of a decoder's linear layers
+        int64_t heads = (int64_t)model->num_attention_heads * model->head_dim;
+        int64_t kv_heads = (int64_t)model->num_key_value_heads * model->head_dim;
+        needs.f8_in_features =
+            max_i64(max_i64(model->hidden_size, model->intermediate_size), heads);
+        needs.f8_out_features =
+            max_i64(max_i64(2 * (int64_t)model->intermediate_size, heads + 2 * kv_heads),
+                    model->hidden_size);
+    }
+    return needs;
+}
+
 /** What the backend's operations keep for themselves. */
 static void backend_sizes(struct runner_sizes *sizes, const struct engine_config *config,
                           const struct device *dev)
 {
-    static const struct attention_needs no_attention = {0};
-    const struct attention_needs needs = {
-        .num_heads = config->model->num_attention_heads,
-        .num_kv_heads = config->model->num_key_value_heads,
-        .head_dim = config->model->head_dim,
-        .block_size = config->kv_cache.block_size,
-        .num_windows = count_windows(&config->kv_cache),
-        .max_seqs = config->max_num_seqs,
-    };
+    const struct attention_needs needs = runner_needs(config);
+    const struct attention_needs products = {.max_tokens = needs.max_tokens,
+                                             .f8_in_features = needs.f8_in_features,
+                                             .f8_out_features = needs.f8_out_features};
     if (!dev->ops.own_bytes)
         return;
-    sizes->products_bytes = dev->ops.own_bytes(dev, &no_attention);
+    sizes->products_bytes = dev->ops.own_bytes(dev, &products);
     sizes->decoding_bytes = dev->ops.own_bytes(dev, &needs) - sizes->products_bytes;
 }
 

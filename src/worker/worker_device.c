@@ -103,12 +103,16 @@ enum status worker_weight_options(struct weight_store_options *out, enum device_
     out->keeps_dtype = kind == DEVICE_CPU && worker_dtype_is_auto(options);
     if (kind == DEVICE_CPU)
         return wanted_dtype(&out->model_dtype, options, model, err);
-    if (out->quantization)
-        return error_set_field(err, STATUS_UNSUPPORTED, "quantization",
-                               "weights quantized by %.64s are not supported on a GPU: use "
-                               "VLLM_TARGET_DEVICE=cpu, or the original checkpoint",
-                               quantization_method(out->quantization));
     return worker_activation_dtype(&out->model_dtype, kind, options, model, err);
+}
+
+const struct quantization *worker_quantization(const struct serve_options *options,
+                                               const struct model_config *model)
+{
+    const struct quantization *quantization;
+    enum status status =
+        quantization_choose(&quantization, model->quantization, options->quantization, NULL);
+    return status == STATUS_OK ? quantization : NULL;
 }
 
 enum status worker_kv_dtype(enum dtype *out, enum device_kind kind,

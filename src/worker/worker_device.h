@@ -36,8 +36,13 @@ NODISCARD enum status worker_weight_options(struct weight_store_options *out, en
                                             const struct model_config *model,
                                             enum weights_mode mode, struct error *err);
 
-/** The dtype of the KV cache: for "auto" the activations', or e4m3 where the checkpoint asks for it;
- *  on a GPU one of the two. Errors: UNSUPPORTED (--kv-cache-dtype), and as
+/** What quantises the weights: as worker_weight_options() says once it has succeeded. NULL:
+ *  nothing. */
+const struct quantization *worker_quantization(const struct serve_options *options,
+                                               const struct model_config *model);
+
+/** The dtype of the KV cache: for "auto" the activations', or e4m3 where the checkpoint asks for
+ * it; on a GPU one of the two. Errors: UNSUPPORTED (--kv-cache-dtype), and as
  *  worker_activation_dtype(). */
 NODISCARD enum status worker_kv_dtype(enum dtype *out, enum device_kind kind,
                                       const struct serve_options *options,

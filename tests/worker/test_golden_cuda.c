@@ -25,6 +25,11 @@ static const char *const F16_MODELS[] = {
     "llama", "llama_bias_tied", "mistral", "qwen2",     "qwen2_sliding", "qwen3", "qwen3_tied",
     "phi3",  "phi3_longrope",   "olmo2",   "qwen3_moe", "mixtral"};
 
+// Elements of e4m3 times scales. Steps of more than a few tokens quantise activations as well,
+// which the CPU does not.
+static const char *const QUANTIZED[] = {"../quant/fp8", "../quant/fp8_block",
+                                        "../quant/ct_fp8_channel"};
+
 static void need_gpu(void)
 {
     if (!cuda_is_available()) {
@@ -207,6 +212,8 @@ static void check_model(const char *name, bool enforce_eager, const char *dtype,
     }
     struct limits limits =
         limits_of(&options, pair.cpu.config.weight_kind_bytes[WEIGHT_KIND_EXPERTS] > 0);
+    if (strstr(name, "quant/"))
+        limits = LIMITS_FP8; // activations keep three bits of mantissa as well
     struct arena arena = {0};
     for (size_t i = 0; i < 2 * json_array_size(prompts); i++) {
         int32_t num_prompt;
@@ -249,6 +256,14 @@ static void an_eight_bit_cache_stays_close_to_that_of_the_cpu(void **state)
     check_model("qwen3_moe", false, "float16", "fp8");
 }
 
+static void quantised_weights_stay_close_to_those_of_the_cpu(void **state)
+{
+    (void)state;
+    need_gpu();
+    for (size_t m = 0; m < ARRAY_LEN(QUANTIZED); m++)
+        check_model(QUANTIZED[m], m == 0, "auto", "auto");
+}
+
 static void demo_model_continues_as_the_reference_does(void **state)
 {
     (void)state;
@@ -284,6 +299,7 @@ int main(void)
         cmocka_unit_test(fixture_models_stay_within_bfloat16_of_the_cpu),
         cmocka_unit_test(fixture_models_in_float16_stay_closer_to_the_cpu),
         cmocka_unit_test(an_eight_bit_cache_stays_close_to_that_of_the_cpu),
+        cmocka_unit_test(quantised_weights_stay_close_to_those_of_the_cpu),
         cmocka_unit_test(demo_model_continues_as_the_reference_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -427,6 +427,45 @@ static void a_gpu_is_planned_for_as_the_backend_allocates(void **state)
     model_config_deinit(&model);
 }
 
+static void weights_in_eight_bits_take_their_elements_and_scales(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *method;
+        int64_t scales; // of a layer
+    } CASES[] = {
+        {"fp8", 6144 + 4096 + 28672 + 4096},
+        {"fp8_per_channel", 6144 + 4096 + 28672 + 4096},
+        {"fp8_per_block", (48 + 32 + 224) * 32 + 32 * 112},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(CASES); i++) {
+        struct model_config model;
+        struct engine_config config;
+        DRIVER_OK(model_config_parse(&model, str_from(BIG), "config.json", &err));
+        struct serve_options options = big_options();
+        options.target_device = "cuda";
+        options.quantization = CASES[i].method;
+        options.max_model_len = 8192;
+        DRIVER_OK(engine_config_plan_for(&config, &options, &model, (int64_t)141 << 30, &err));
+        expect_parts_to_add_up(&config);
+        int64_t elements = 4096 * (6144 + 4096 + 28672 + (int64_t)14336), layers = 32;
+        assert_int_equal(config.weight_bytes,
+                         16060522496 + 8192 * 128 * 4 - layers * (elements - CASES[i].scales * 4));
+        // Codes of a step's activations, a scale for each 128 of them, and 512 rows of the widest
+        // result.
+        int64_t scratch_bytes = 8192 * (14336 + 112 * 4) + 512 * 28672 * 2;
+        assert_int_equal(config.workspace_part_bytes[WORKSPACE_PRODUCTS],
+                         (32 << 20) + scratch_bytes);
+        struct buf text = {0};
+        plan_report_text(&text, &config);
+        buf_append_char(&text, '\0');
+        assert_non_null(strstr(text.ptr, ", linear layers in 8 bits (fp8"));
+        buf_deinit(&text);
+        engine_config_deinit(&config);
+        model_config_deinit(&model);
+    }
+}
+
 static void the_tables_say_the_same(void **state)
 {
     (void)state;
@@ -480,6 +519,7 @@ int main(void)
         cmocka_unit_test(what_a_real_checkpoint_takes_is_what_the_table_says),
         cmocka_unit_test(a_plan_for_a_gpu_needs_no_gpu),
         cmocka_unit_test(a_gpu_is_planned_for_as_the_backend_allocates),
+        cmocka_unit_test(weights_in_eight_bits_take_their_elements_and_scales),
         cmocka_unit_test(every_remedy_makes_the_plan_fit),
         cmocka_unit_test(the_tables_say_the_same),
     };

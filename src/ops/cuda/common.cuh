@@ -305,6 +305,16 @@ DEVICE float block_sum(float v, float *shared)
     return warp_sum(sum);
 }
 
+/** Of all threads. `shared`: 32 floats. Every thread gets the largest; none is below zero. */
+DEVICE float block_max(float v, float *shared)
+{
+    v = warp_max(v);
+    if (threadIdx.x % 32 == 0)
+        shared[threadIdx.x / 32] = v;
+    __syncthreads();
+    return warp_max(threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : 0.0f);
+}
+
 /** Inclusive prefix sum over the block; `warps` holds 32 words. */
 DEVICE int block_prefix(int v, int *warps)
 {

@@ -28,6 +28,7 @@ struct shape {
     int64_t rows, n, k, row_stride;
     int32_t alignment;                           // bytes that all addresses are multiples of
     bool is_f16, is_f32, has_bias, is_invariant; // is_f32: of the result
+    bool is_f8, has_blocks;                      // operands of e4m3, and how they are scaled
 };
 
 struct choice {
@@ -129,16 +130,46 @@ void cublaslt_close(struct cublaslt *lt)
     free(lt);
 }
 
+/** What a product reads besides what its shape says. */
+struct operands {
+    const void *weight, *x, *bias;
+    const float *weight_scales, *x_scales; // of e4m3
+};
+
 /** One product as the library wants it described. */
 struct product {
     cublasLtMatmulDescOpaque_t desc;
     cublasLtMatrixLayoutOpaque_t weight, x, out;
 };
 
-static cublasStatus_t describe(const struct cublaslt *lt, struct product *p,
-                               const struct shape *shape, const void *bias)
+/** How operands of e4m3 are scaled. Sums of rows may be kept in the tensor cores' own 14 bits of
+ *  mantissa, which is within what e4m3 itself rounds; those of blocks leave them every 128 of k. */
+static int describe_scales(const struct cublaslt *lt, struct product *p, const struct shape *shape,
+                           const struct operands *operands)
 {
+    cublasLtMatmulDesc_t desc = (cublasLtMatmulDesc_t)&p->desc;
+    const int32_t weight_mode = shape->has_blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
+                                                  : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    const int32_t x_mode = shape->has_blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
+                                             : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    const int8_t fast_sums = !shape->has_blocks;
+    int status =
+        lt->desc_set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &weight_mode, sizeof(weight_mode));
+    status |= lt->desc_set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &x_mode, sizeof(x_mode));
+    status |= lt->desc_set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &operands->weight_scales,
+                           sizeof(operands->weight_scales));
+    status |= lt->desc_set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &operands->x_scales,
+                           sizeof(operands->x_scales));
+    status |= lt->desc_set(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast_sums, sizeof(fast_sums));
+    return status;
+}
+
+static cublasStatus_t describe(const struct cublaslt *lt, struct product *p,
+                               const struct shape *shape, const struct operands *operands)
+{
+    const void *bias = operands->bias;
     const cudaDataType_t type = shape->is_f16 ? CUDA_R_16F : CUDA_R_16BF;
+    const cudaDataType_t in_type = shape->is_f8 ? CUDA_R_8F_E4M3 : type;
     cudaDataType_t out_type = shape->is_f32 ? CUDA_R_32F : type;
     const cublasOperation_t transposed = CUBLAS_OP_T;
     uint64_t n = (uint64_t)shape->n, k = (uint64_t)shape->k, rows = (uint64_t)shape->rows;
@@ -155,9 +186,12 @@ static cublasStatus_t describe(const struct cublaslt *lt, struct product *p,
         status |= lt->desc_set((cublasLtMatmulDesc_t)&p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
                                &type, sizeof(type));
     }
-    status |= lt->layout_init((cublasLtMatrixLayout_t)&p->weight, sizeof(p->weight), type, k, n,
+    if (shape->is_f8)
+        status |= describe_scales(lt, p, shape, operands);
+    status |= lt->layout_init((cublasLtMatrixLayout_t)&p->weight, sizeof(p->weight), in_type, k, n,
                               shape->k);
-    status |= lt->layout_init((cublasLtMatrixLayout_t)&p->x, sizeof(p->x), type, k, rows, shape->k);
+    status |=
+        lt->layout_init((cublasLtMatrixLayout_t)&p->x, sizeof(p->x), in_type, k, rows, shape->k);
     status |= lt->layout_init((cublasLtMatrixLayout_t)&p->out, sizeof(p->out), out_type, n, rows,
                               shape->row_stride);
     return (cublasStatus_t)status; // of one kind is enough: only zero is success
@@ -179,8 +213,9 @@ static uint64_t shape_hash(const struct shape *shape)
     hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)shape->k;
     hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)shape->row_stride;
     hash = hash * 0x9E3779B97F4A7C15u +
-           (uint64_t)(shape->alignment * 16 + shape->is_f16 * 8 + shape->is_invariant * 4 +
-                      shape->is_f32 * 2 + shape->has_bias);
+           (uint64_t)(shape->alignment * 64 + shape->is_f8 * 32 + shape->has_blocks * 16 +
+                      shape->is_f16 * 8 + shape->is_invariant * 4 + shape->is_f32 * 2 +
+                      shape->has_bias);
     return hash ^ hash >> 29;
 }
 
@@ -188,12 +223,13 @@ static bool same_shape(const struct shape *a, const struct shape *b)
 {
     return a->rows == b->rows && a->n == b->n && a->k == b->k && a->row_stride == b->row_stride &&
            a->alignment == b->alignment && a->is_f32 == b->is_f32 && a->has_bias == b->has_bias &&
-           a->is_f16 == b->is_f16 && a->is_invariant == b->is_invariant;
+           a->is_f8 == b->is_f8 && a->has_blocks == b->has_blocks && a->is_f16 == b->is_f16 &&
+           a->is_invariant == b->is_invariant;
 }
 
 /** Asks the library how to compute `shape`; false if it cannot. */
-static bool ask(const struct cublaslt *lt, const struct shape *shape, const void *bias,
-                cublasLtMatmulAlgo_t *out)
+static bool ask(const struct cublaslt *lt, const struct shape *shape,
+                const struct operands *operands, cublasLtMatmulAlgo_t *out)
 {
     struct product p;
     cublasLtMatmulPreferenceOpaque_t preference;
@@ -203,7 +239,7 @@ static bool ask(const struct cublaslt *lt, const struct shape *shape, const void
     static const cublasLtMatmulPreferenceAttributes_t ALIGNMENTS[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    int status = describe(lt, &p, shape, bias);
+    int status = describe(lt, &p, shape, operands);
     status |= lt->preference_init(pref, sizeof(preference));
     status |= lt->preference_set(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
                                  sizeof(workspace_bytes));
@@ -230,7 +266,7 @@ static bool ask(const struct cublaslt *lt, const struct shape *shape, const void
 
 /** NULL: the library has none. */
 static const cublasLtMatmulAlgo_t *choose(struct cublaslt *lt, const struct shape *shape,
-                                          const void *bias)
+                                          const struct operands *operands)
 {
     struct shape key = *shape;
     key.rows = shape->is_invariant ? INVARIANT_ROWS : representative(shape->rows);
@@ -243,7 +279,7 @@ static const cublasLtMatmulAlgo_t *choose(struct cublaslt *lt, const struct shap
             continue;
         // A full table (more shapes than a model has) keeps what it has and asks anew.
         bool is_kept = lt->num_choices < MAX_CHOICES;
-        if (!ask(lt, &key, bias, &choice->algo))
+        if (!ask(lt, &key, operands, &choice->algo))
             return NULL;
         choice->shape = key;
         choice->is_used = is_kept;
@@ -260,35 +296,70 @@ static int32_t alignment_of(uintptr_t address)
     return alignment;
 }
 
-void cublaslt_matmul(struct cuda_backend *cuda, struct tensor out, struct tensor x,
-                     const void *weight, const void *bias, bool is_batch_invariant)
+static void multiply(struct cuda_backend *cuda, struct tensor out, const struct shape *shape,
+                     const struct operands *operands)
 {
     struct cublaslt *lt = cuda->cublaslt;
-    const struct shape shape = {
-        .rows = x.shape[0],
-        .n = out.shape[1],
-        .k = x.shape[1],
-        .row_stride = out.row_stride,
-        .alignment = alignment_of((uintptr_t)out.data | (uintptr_t)x.data | (uintptr_t)weight),
-        .is_f16 = x.dtype == DTYPE_F16,
-        .is_f32 = out.dtype == DTYPE_F32,
-        .has_bias = bias != NULL,
-        .is_invariant = is_batch_invariant,
-    };
     struct product p;
-    const cublasLtMatmulAlgo_t *algo = choose(lt, &shape, bias);
-    if (!algo || describe(lt, &p, &shape, bias) != CUBLAS_STATUS_SUCCESS) {
+    const cublasLtMatmulAlgo_t *algo = choose(lt, shape, operands);
+    if (!algo || describe(lt, &p, shape, operands) != CUBLAS_STATUS_SUCCESS) {
         cuda_note(cuda, cudaErrorNotSupported);
         return;
     }
     const float one = 1, zero = 0;
-    void *workspace = is_batch_invariant ? NULL : lt->workspace;
-    size_t workspace_bytes = is_batch_invariant ? 0 : CUBLASLT_WORKSPACE_BYTES;
+    void *workspace = shape->is_invariant ? NULL : lt->workspace;
+    size_t workspace_bytes = shape->is_invariant ? 0 : CUBLASLT_WORKSPACE_BYTES;
     cublasLtMatrixLayout_t d = (cublasLtMatrixLayout_t)&p.out;
     cublasStatus_t status =
-        lt->matmul(lt->handle, (cublasLtMatmulDesc_t)&p.desc, &one, weight,
-                   (cublasLtMatrixLayout_t)&p.weight, x.data, (cublasLtMatrixLayout_t)&p.x, &zero,
-                   out.data, d, out.data, d, algo, workspace, workspace_bytes, cuda->stream);
+        lt->matmul(lt->handle, (cublasLtMatmulDesc_t)&p.desc, &one, operands->weight,
+                   (cublasLtMatrixLayout_t)&p.weight, operands->x, (cublasLtMatrixLayout_t)&p.x,
+                   &zero, out.data, d, out.data, d, algo, workspace, workspace_bytes, cuda->stream);
     if (status != CUBLAS_STATUS_SUCCESS)
         cuda_note(cuda, cudaErrorLaunchFailure);
+}
+
+static struct shape shape_of(struct tensor out, int64_t k, const struct operands *operands,
+                             bool is_batch_invariant)
+{
+    return (struct shape){
+        .rows = out.shape[0],
+        .n = out.shape[1],
+        .k = k,
+        .row_stride = out.row_stride,
+        .alignment = alignment_of((uintptr_t)out.data | (uintptr_t)operands->x |
+                                  (uintptr_t)operands->weight),
+        .is_f32 = out.dtype == DTYPE_F32,
+        .has_bias = operands->bias != NULL,
+        .is_invariant = is_batch_invariant,
+    };
+}
+
+void cublaslt_matmul(struct cuda_backend *cuda, struct tensor out, struct tensor x,
+                     const void *weight, const void *bias, bool is_batch_invariant)
+{
+    const struct operands operands = {.weight = weight, .x = x.data, .bias = bias};
+    struct shape shape = shape_of(out, x.shape[1], &operands, is_batch_invariant);
+    shape.is_f16 = x.dtype == DTYPE_F16;
+    multiply(cuda, out, &shape, &operands);
+}
+
+bool cublaslt_supports_f8(struct tensor out, int64_t k)
+{
+    return k % 16 == 0 && out.shape[1] % 16 == 0 && out.row_stride % 8 == 0 &&
+           out.dtype != DTYPE_F32 && alignment_of((uintptr_t)out.data) == 16;
+}
+
+void cublaslt_matmul_f8(struct cuda_backend *cuda, struct tensor out, const struct cublaslt_f8 *f8,
+                        int64_t k, const void *bias, bool is_batch_invariant)
+{
+    const struct operands operands = {.weight = f8->weight,
+                                      .x = f8->x,
+                                      .bias = bias,
+                                      .weight_scales = f8->weight_scales,
+                                      .x_scales = f8->x_scales};
+    struct shape shape = shape_of(out, k, &operands, is_batch_invariant);
+    shape.is_f16 = out.dtype == DTYPE_F16;
+    shape.is_f8 = true;
+    shape.has_blocks = f8->has_blocks;
+    multiply(cuda, out, &shape, &operands);
 }

@@ -9,6 +9,7 @@
 #include "ops/ops.h"
 
 struct cublaslt;
+struct f8_chunk;
 struct cuda_plans;
 
 /** Behind dev->backend. */
@@ -18,6 +19,9 @@ struct cuda_backend {
     cudaError_t failure; // the first one since the last synchronize()
     struct cublaslt *cublaslt;
     struct cuda_plans *plans; // of decoding attention
+    void *f8_scratch;         // of products of e4m3
+    size_t f8_scratch_bytes;
+    struct f8_chunk *f8_chunks; // of weights' scales
     struct cudaDeviceProp properties;
 };
 
@@ -53,6 +57,26 @@ static inline void cuda_note(struct cuda_backend *cuda, cudaError_t error)
 /** Fills the table. */
 void cuda_ops_fill(struct ops *ops);
 
+// ---- Weights of e4m3 (cuda_f8.c)
+// -----------------------------------------------------------------
+
+/** Takes scratch for products of this size, if more than there is. Errors: OUT_OF_MEMORY. */
+NODISCARD enum status cuda_f8_reserve(struct device *dev, const struct attention_needs *needs,
+                                      struct error *err);
+
+/** Copies a weight's scales to the GPU, where they stay until cuda_f8_close(). Errors:
+ *  OUT_OF_MEMORY. */
+NODISCARD enum status cuda_f8_prepare(struct device *dev, struct weight *w, struct error *err);
+
+/** Gives back everything that is kept for weights of e4m3. */
+void cuda_f8_close(struct cuda_backend *cuda);
+
+void cuda_f8_matmul(struct device *dev, struct tensor out, struct tensor x, const struct weight *w);
+bool cuda_f8_fuses_matmul(const struct device *dev, int64_t rows, const struct weight *w,
+                          const struct matmul_fusion *fusion);
+void cuda_f8_fused_matmul(struct device *dev, struct tensor out, struct tensor x,
+                          const struct weight *w, const struct matmul_fusion *fusion);
+
 /** Its part for mixtures of experts. */
 void cuda_experts_fill(struct ops *ops);
 
@@ -68,6 +92,22 @@ void cublaslt_close(struct cublaslt *lt);
  *  taken in one order for any number of rows. */
 void cublaslt_matmul(struct cuda_backend *cuda, struct tensor out, struct tensor x,
                      const void *weight, const void *bias, bool is_batch_invariant);
+
+/** Matrices of e4m3 and their scales, in device memory: of the weight's and of x's rows, or with
+ *  `has_blocks` of 128 x 128 elements of the weight, [ceil(n / 128), cuda_block_pitch()], and of
+ *  128 of a row of x, [ceil(k / 128), rows]. */
+struct cublaslt_f8 {
+    const void *weight, *x; // [n, k], [rows, k]
+    const float *weight_scales, *x_scales;
+    bool has_blocks;
+};
+
+/** Whether cublaslt_matmul_f8() takes such a product; of blocks, rows a multiple of 4. */
+bool cublaslt_supports_f8(struct tensor out, int64_t k);
+
+/** out [rows, n] of bfloat16 or float16 = x * weight^T + bias of out's type (or NULL). */
+void cublaslt_matmul_f8(struct cuda_backend *cuda, struct tensor out, const struct cublaslt_f8 *f8,
+                        int64_t k, const void *bias, bool is_batch_invariant);
 
 // ---- Attention (cuda_attention.c) ----------------------------------------------------------
 

@@ -25,6 +25,7 @@ static void cuda_close(struct device *dev)
     if (!cuda)
         return;
     cuda_plans_destroy(cuda->plans);
+    cuda_f8_close(cuda);
     cublaslt_close(cuda->cublaslt);
     for (int i = 0; i < MAX_MARKS; i++) {
         if (cuda->marks[i])
@@ -276,6 +277,7 @@ enum status cuda_device_init(struct device *dev, int32_t num_threads, struct err
         .synchronize = cuda_synchronize,
         .memory_info = cuda_memory_info,
         .own_bytes = cuda_own_bytes,
+        .reserve = cuda_f8_reserve,
         .prepared_weight_bytes = planned.ops.prepared_weight_bytes,
         .record_begin = cuda_record_begin,
         .record_end = cuda_record_end,

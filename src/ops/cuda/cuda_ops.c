@@ -22,7 +22,7 @@ static void copy_bias(struct device *dev, void *dst, const float *bias, int64_t 
 
 static enum status cuda_prepare_weight(struct device *dev, struct weight *w, struct error *err)
 {
-    if (w->form != cuda_dense_form(dev))
+    if (w->form != cuda_dense_form(dev) && w->form != WEIGHT_F8_E4M3)
         return error_set(err, STATUS_UNSUPPORTED,
                          "this GPU multiplies %s weights, not those of form %d",
                          dtype_name(dev->activation_dtype), (int)w->form);
@@ -34,7 +34,7 @@ static enum status cuda_prepare_weight(struct device *dev, struct weight *w, str
                          "%zu bytes of GPU memory for a weight were refused", size_bytes);
     if (w->data)
         dev->ops.copy_in(dev, memory, w->data,
-                         (size_t)w->out_features * (size_t)w->in_features * sizeof(uint16_t));
+                         (size_t)w->out_features * (size_t)w->in_features * cuda_element_bytes(w));
     if (w->bias) {
         dev->ops.copy_in(dev, memory + cuda_matrix_bytes(w), w->bias,
                          (size_t)w->out_features * sizeof(float));
@@ -44,7 +44,7 @@ static enum status cuda_prepare_weight(struct device *dev, struct weight *w, str
     }
     w->data = memory;
     w->is_packed = true;
-    return STATUS_OK;
+    return w->form == WEIGHT_F8_E4M3 ? cuda_f8_prepare(dev, w, err) : STATUS_OK;
 }
 
 // ---- Operations ----------------------------------------------------------------------------
@@ -183,6 +183,10 @@ static struct gemv_args product_args(struct tensor out, struct tensor x, const s
 static void table_matmul(struct device *dev, struct tensor out, struct tensor x,
                          const struct weight *w)
 {
+    if (w->form == WEIGHT_F8_E4M3) {
+        cuda_f8_matmul(dev, out, x, w);
+        return;
+    }
     assert(w->form == cuda_dense_form(dev));
     struct cuda_backend *cuda = cuda_backend_of(dev);
     const struct cuda_launch launch = cuda_launch_of(dev);
@@ -202,6 +206,8 @@ static void table_matmul(struct device *dev, struct tensor out, struct tensor x,
 static bool table_fuses_matmul(const struct device *dev, int64_t rows, const struct weight *w,
                                const struct matmul_fusion *fusion)
 {
+    if (w->form == WEIGHT_F8_E4M3)
+        return cuda_f8_fuses_matmul(dev, rows, w, fusion);
     return !dev->is_batch_invariant && w->form == cuda_dense_form(dev) &&
            fusion->norm.weight_offset == 0 &&
            (takes_gemv(rows, w, fusion->is_swiglu) ||
@@ -212,6 +218,10 @@ static void table_fused_matmul(struct device *dev, struct tensor out, struct ten
                                const struct weight *w, const struct matmul_fusion *fusion)
 {
     assert(table_fuses_matmul(dev, x.shape[0], w, fusion));
+    if (w->form == WEIGHT_F8_E4M3) {
+        cuda_f8_fused_matmul(dev, out, x, w, fusion);
+        return;
+    }
     const struct cuda_launch launch = cuda_launch_of(dev);
     struct gemv_args args = product_args(out, x, w);
     args.residual = fusion->adds ? out.data : NULL;

@@ -21,10 +21,32 @@ static size_t aligned(size_t size_bytes, size_t alignment)
 
 // ---- Weights -------------------------------------------------------------------------------
 
+size_t cuda_element_bytes(const struct weight *w)
+{
+    return w->form == WEIGHT_F8_E4M3 ? 1 : sizeof(uint16_t);
+}
+
 size_t cuda_matrix_bytes(const struct weight *w)
 {
-    return aligned((size_t)w->out_features * (size_t)w->in_features * sizeof(uint16_t),
+    return aligned((size_t)w->out_features * (size_t)w->in_features * cuda_element_bytes(w),
                    BIAS_ALIGNMENT);
+}
+
+int32_t cuda_block_pitch(const struct weight *w)
+{
+    if (w->scales.block_pitch == 0)
+        return 0;
+    return (int32_t)(ceil_div(ceil_div(w->in_features, WEIGHT_BLOCK), 4) * 4);
+}
+
+size_t cuda_scale_bytes(const struct weight *w)
+{
+    size_t rows = (size_t)w->out_features, pitch = (size_t)cuda_block_pitch(w);
+    if (w->form != WEIGHT_F8_E4M3)
+        return 0;
+    if (pitch > 0)
+        rows = (rows + WEIGHT_BLOCK - 1) / WEIGHT_BLOCK * pitch;
+    return aligned(rows * sizeof(float), BIAS_ALIGNMENT);
 }
 
 size_t cuda_f32_bias_bytes(const struct weight *w)
@@ -35,7 +57,7 @@ size_t cuda_f32_bias_bytes(const struct weight *w)
 static size_t prepared_weight_bytes(const struct device *dev, const struct weight *w)
 {
     (void)dev;
-    return cuda_matrix_bytes(w); // the store counts the bias, as float32
+    return cuda_matrix_bytes(w) + cuda_scale_bytes(w); // the store counts the bias, as float32
 }
 
 // ---- Attention -----------------------------------------------------------------------------
@@ -76,9 +98,33 @@ size_t attention_decode_scratch_bytes(const struct attention_decode_plan *plan, 
                             sums * (size_t)head_dim);
 }
 
+struct f8_scratch_layout f8_scratch_layout(int64_t rows, int64_t in_features, int64_t out_features)
+{
+    size_t padded_rows = (size_t)ceil_div(rows, 4) * 4, cols = (size_t)in_features;
+    size_t groups = (size_t)ceil_div(in_features, WEIGHT_BLOCK);
+    struct f8_scratch_layout layout = {.scales_at =
+                                           aligned(padded_rows * cols, ALLOCATION_ALIGNMENT)};
+    layout.out_at =
+        layout.scales_at + aligned(padded_rows * groups * sizeof(float), ALLOCATION_ALIGNMENT);
+    size_t out_rows = (size_t)min_i64((int64_t)padded_rows, F8_MAX_PADDED_ROWS);
+    layout.size_bytes = layout.out_at + aligned(out_rows * (size_t)out_features * sizeof(uint16_t),
+                                                ALLOCATION_ALIGNMENT);
+    if (layout.size_bytes < F8_WIDE_BYTES)
+        layout.size_bytes = F8_WIDE_BYTES;
+    return layout;
+}
+
+size_t cuda_f8_bytes(const struct attention_needs *needs)
+{
+    if (needs->f8_in_features == 0)
+        return 0;
+    return f8_scratch_layout(needs->max_tokens, needs->f8_in_features, needs->f8_out_features)
+        .size_bytes;
+}
+
 size_t cuda_backend_bytes(const struct attention_needs *needs, int32_t num_sms)
 {
-    size_t bytes = CUBLASLT_WORKSPACE_BYTES;
+    size_t bytes = CUBLASLT_WORKSPACE_BYTES + cuda_f8_bytes(needs);
     if (!cuda_attention_supports(needs->head_dim, needs->block_size))
         return bytes; // kernels for any shape keep nothing
     const struct attention_decode_plan plan = {

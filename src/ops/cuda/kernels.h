@@ -127,6 +127,36 @@ bool skinny_gemm_supports(int32_t num_rows, int32_t n, int32_t k, bool is_swiglu
  *  launched: an address or the stride of x is not a multiple of 16 bytes. */
 bool skinny_gemm(const struct cuda_launch *launch, const struct gemv_args *args);
 
+// ---- Weights of e4m3 -----------------------------------------------------------------------
+
+/** What stored e4m3 elements of a weight [n, k] are multiplied with. */
+struct f8_scales {
+    const float *values; // [n], or with a pitch: [ceil(n / 128), pitch], one for each 128 x 128
+    int32_t pitch;       // 0: one for each row
+};
+
+/** As gemv(), for a weight of e4m3. `k` a multiple of 64, all pointers and strides of 16 bytes. */
+void gemv_f8(const struct cuda_launch *launch, const struct gemv_args *args,
+             struct f8_scales scales);
+/** Whether gemv_f8() takes this shape, with a norm or without one. */
+bool gemv_f8_supports(const struct cuda_launch *launch, const struct gemv_args *args);
+
+/** How activations become e4m3: stored times scale is the value. */
+struct f8_quantize_args {
+    void *out;       // [rows, k] e4m3
+    float *scales;   // [rows], or with is_grouped [ceil(k / 128), scale_pitch]: of each 128 of k
+    const void *x;   // [rows, k]
+    float scale;     // of all; 0: the largest magnitude of the row (or group) becomes 448
+    int32_t rows, k; // k a multiple of 8
+    int32_t scale_pitch;
+    bool is_grouped;
+};
+void f8_quantize(const struct cuda_launch *launch, const struct f8_quantize_args *args);
+
+/** Rows [first, first + rows) of a weight [n, k] of e4m3, in full; any k. */
+void f8_dequantize(const struct cuda_launch *launch, void *out, const void *weight,
+                   struct f8_scales scales, int64_t first, int64_t rows, int64_t k);
+
 // ---- Small fused kernels -------------------------------------------------------------------
 
 /** x / sqrt(mean(x^2) + eps) * (offset + weight). */
