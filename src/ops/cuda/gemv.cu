@@ -16,52 +16,12 @@
 // much before that, so the weight is made smaller than one by a power of two, which the finished
 // sums get back; the power is found before the previous kernel has ended. With SwiGLU the upper
 // half of a tile's rows comes from up's half of the weight, so gate and up meet in one thread.
-#include "ops/cuda/barrier.cuh"
+#include "ops/cuda/gemv.cuh"
 
-enum { WARPS = 8, THREADS = (WARPS + 1) * 32, STEP = 64, SPAN = WARPS * STEP, STAGES = 5 };
-enum { NARROW = 2048, CTAS_PER_SM = 2 };
+enum { SPAN = WARPS * STEP };
 // 64 bytes of padding put the two rows that a quarter warp reads into different halves of the
 // banks.
 enum { PITCH = SPAN * 2 + 64 };
-
-template <int ROWS> struct weight_ring {
-    static constexpr int STAGE_BYTES = ROWS * PITCH;
-    static constexpr int BYTES = STAGES * STAGE_BYTES;
-};
-
-struct ring_barriers {
-    uint64_t full[STAGES], empty[STAGES];
-};
-
-/** The weight row behind row `r` of a tile; past the end: the last, whose result is dropped. */
-template <int ROWS, bool SWIGLU> DEVICE int weight_row(const struct gemv_args &a, int tile, int r)
-{
-    if (SWIGLU)
-        return r % 8 + tile * 8 < a.n / 2 ? r / 8 * (a.n / 2) + tile * 8 + r % 8 : a.n - 1;
-    return min(tile * ROWS + r, a.n - 1);
-}
-
-template <int ROWS, bool SWIGLU>
-DEVICE void produce(const struct gemv_args &a, int num_tiles, struct ring_barriers *b,
-                    uint32_t ring)
-{
-    int lane = threadIdx.x % 32, use = 0;
-    for (int tile = (int)blockIdx.x; tile < num_tiles; tile += (int)gridDim.x) {
-        const uint16_t *row = (const uint16_t *)a.weight +
-                              (size_t)weight_row<ROWS, SWIGLU>(a, tile, lane % ROWS) * a.k;
-        for (int at = 0; at < a.k; at += SPAN, use++) {
-            int stage = use % STAGES;
-            uint32_t row_bytes = (uint32_t)min(SPAN, a.k - at) * 2;
-            barrier_wait(&b->empty[stage], (uint32_t)(use / STAGES + 1) & 1);
-            if (lane == 0)
-                barrier_arrive_expect(&b->full[stage], row_bytes * ROWS);
-            __syncwarp();
-            if (lane < ROWS)
-                copy_bulk_streaming(ring + stage * weight_ring<ROWS>::STAGE_BYTES + lane * PITCH,
-                                    row + at, row_bytes, &b->full[stage]);
-        }
-    }
-}
 
 /** A power of two that makes every element of a float16 norm's weight smaller than one; one where
  *  that is so. */
@@ -161,21 +121,6 @@ DEVICE void multiply_step(float acc[TILES][4], float squares[TILES], const char 
     }
 }
 
-template <typename T>
-DEVICE void store(const struct gemv_args &a, int row, int col, int num_cols, float v)
-{
-    size_t at = (size_t)row * num_cols + col;
-    if (a.out_is_f32) {
-        if (a.residual)
-            v += ((const float *)a.residual)[at];
-        ((float *)a.out)[at] = v;
-    } else {
-        if (a.residual)
-            v += to_f32(((const T *)a.residual)[at]);
-        ((T *)a.out)[at] = from_f32<T>(v);
-    }
-}
-
 /** The warps' sums of one tile. Two sets, so that a warp may start the next tile while others still
  *  add up this one. */
 template <int ROWS, int COLS> struct tile_sums {
@@ -238,20 +183,15 @@ __launch_bounds__(THREADS, CTAS_PER_SM) void gemv_kernel(const __grid_constant__
     extern __shared__ __align__(128) char ring[];
     __shared__ struct ring_barriers b;
     __shared__ struct tile_sums<ROWS, 8 * TILES> sums[2];
-    constexpr int STAGE_BYTES = weight_ring<ROWS>::STAGE_BYTES, OUT = SWIGLU ? 8 : ROWS;
+    constexpr int STAGE_BYTES = weight_ring<ROWS, PITCH>::STAGE_BYTES, OUT = SWIGLU ? 8 : ROWS;
     int warp = threadIdx.x / 32;
     int num_tiles = ((SWIGLU ? a.n / 2 : a.n) + OUT - 1) / OUT;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(&b.full[i], 1);
-            barrier_init(&b.empty[i], WARPS);
-        }
-        fence_async_proxy();
-    }
+    if (threadIdx.x == 0)
+        init_ring(&b);
     __syncthreads();
     dependents_launch();
     if (warp == WARPS) {
-        produce<ROWS, SWIGLU>(a, num_tiles, &b, smem_address(ring));
+        produce<uint16_t, SPAN, ROWS, PITCH, SWIGLU>(a, num_tiles, &b, smem_address(ring));
         return;
     }
     float shrink = 1.0f;
@@ -313,8 +253,7 @@ void gemv(const struct cuda_launch *launch, const struct gemv_args *args)
     const void *kernel =
         launch->is_f16 ? kernel_for<__half>(args, rows) : kernel_for<__nv_bfloat16>(args, rows);
     int per_tile = args->is_swiglu ? 8 : rows, cols = args->is_swiglu ? args->n / 2 : args->n;
-    int num_tiles = (cols + per_tile - 1) / per_tile, num_ctas = CTAS_PER_SM * launch->num_sms;
     struct gemv_args copy = *args;
-    launch_kernel(launch, kernel, dim3((unsigned)(num_tiles < num_ctas ? num_tiles : num_ctas)),
-                  THREADS, rows == 16 ? weight_ring<16>::BYTES : weight_ring<8>::BYTES, &copy);
+    launch_kernel(launch, kernel, gemv_grid(launch, cols, per_tile), THREADS,
+                  rows == 16 ? weight_ring<16, PITCH>::BYTES : weight_ring<8, PITCH>::BYTES, &copy);
 }
