@@ -57,6 +57,18 @@ static bool prepare_cublas(struct bench *b, struct product *p)
     return found > 0;
 }
 
+/** One cell of a table of products: ours beside cuBLASLt's. */
+static void print_product(struct bench *b, struct product *p,
+                          void (*launch)(struct bench *b, void *context, int turn))
+{
+    double bytes = (double)p->args.n * p->args.k * 2;
+    int turns = bytes > 5e8 ? 4 : 40;
+    double own = time_launches(b, launch, p, turns), cublas = NAN;
+    if (prepare_cublas(b, p))
+        cublas = time_launches(b, launch_cublas, p, turns);
+    printf(" %7.2f %3.0f%% %5.2fx   ", own * 1e6, 100 * bytes / own / b->read_rate, own / cublas);
+}
+
 static void bench_products(struct bench *b)
 {
     static const struct {
@@ -94,13 +106,7 @@ static void bench_products(struct bench *b)
             p.args.n = shapes[s].n;
             p.args.num_rows = rows[r];
             p.args.is_swiglu = shapes[s].swiglu;
-            double bytes = (double)p.args.n * p.args.k * 2;
-            int turns = bytes > 5e8 ? 4 : 40;
-            double own = time_launches(b, launch_gemv, &p, turns), cublas = NAN;
-            if (prepare_cublas(b, &p))
-                cublas = time_launches(b, launch_cublas, &p, turns);
-            printf(" %7.2f %3.0f%% %5.2fx   ", own * 1e6, 100 * bytes / own / b->read_rate,
-                   own / cublas);
+            print_product(b, &p, launch_gemv);
         }
         printf("\n");
     }
@@ -152,13 +158,7 @@ static void bench_skinny_products(struct bench *b)
             p.args.n = shapes[s].n;
             p.args.num_rows = BATCHES[r];
             p.args.is_swiglu = shapes[s].swiglu;
-            double bytes = (double)p.args.n * p.args.k * 2;
-            int turns = bytes > 5e8 ? 4 : 40;
-            double own = time_launches(b, launch_skinny, &p, turns), cublas = NAN;
-            if (prepare_cublas(b, &p))
-                cublas = time_launches(b, launch_cublas, &p, turns);
-            printf(" %7.2f %3.0f%% %5.2fx   ", own * 1e6, 100 * bytes / own / b->read_rate,
-                   own / cublas);
+            print_product(b, &p, launch_skinny);
         }
         printf("\n");
     }

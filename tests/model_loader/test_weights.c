@@ -3,27 +3,12 @@
 
 #include "model_loader/broken_files.h"
 #include "model_loader/convert.h"
+#include "model_loader/scalar_device.h"
 #include "model_loader/weights.h"
 
 #define TENSOR(name, dtype, shape, begin, end)                                                     \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end \
     "]}"
-
-static struct device dev;
-
-static int start_device(void **state)
-{
-    (void)state;
-    struct error err;
-    return cpu_device_init(&dev, CPU_ISA_SCALAR, 2, &err) == STATUS_OK ? 0 : -1;
-}
-
-static int stop_device(void **state)
-{
-    (void)state;
-    device_deinit(&dev);
-    return 0;
-}
 
 /** gate and up next to one another, down elsewhere, a norm, and a vector of another dtype. */
 static void write_checkpoint(void)

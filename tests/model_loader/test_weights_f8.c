@@ -4,23 +4,8 @@
 #include "config/hf_config.h"
 #include "model_loader/broken_files.h"
 #include "model_loader/convert.h"
+#include "model_loader/scalar_device.h"
 #include "model_loader/weights.h"
-
-static struct device dev;
-
-static int start_device(void **state)
-{
-    (void)state;
-    struct error err;
-    return cpu_device_init(&dev, CPU_ISA_SCALAR, 2, &err) == STATUS_OK ? 0 : -1;
-}
-
-static int stop_device(void **state)
-{
-    (void)state;
-    device_deinit(&dev);
-    return 0;
-}
 
 // ---- Files ---------------------------------------------------------------------------------
 

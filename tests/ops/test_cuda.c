@@ -1,114 +1,23 @@
 // Every operation of the CUDA backend against the portable reference, over odd shapes, in bfloat16
 // and in float16. Inputs are rounded to that type first, so that only the operation's own rounding
 // is left: a unit in the last of 8 bits (2^-8 relative) or of 11, and what float32 sums differ.
-#include "ops/ops.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "base/memory.h"
+#include "ops/gpu_bench.h"
 
 static const float eps = 1e-6f;
 
-/** The GPU, the reference, and what the two share. */
-struct bench {
-    struct device gpu, cpu;
-    enum dtype dtype; // of activations and weights
-    double rounding;  // of one result
-    uint64_t random;
-    struct arena arena;
-};
-
-static int start(void **state, enum dtype dtype)
-{
-    static struct bench bench;
-    *state = NULL;
-    if (!cuda_is_available())
-        return 0;
-    struct error err = {0};
-    bench = (struct bench){
-        .random = 7, .dtype = dtype, .rounding = dtype == DTYPE_F16 ? 1.0 / 2048 : 1.0 / 256};
-    if (cuda_device_init(&bench.gpu, 2, &err) != STATUS_OK ||
-        cpu_device_init(&bench.cpu, CPU_ISA_SCALAR, 0, &err) != STATUS_OK) {
-        print_error("%s\n", err.message);
-        return -1;
-    }
-    bench.gpu.activation_dtype = dtype;
-    *state = &bench;
-    return 0;
-}
-
 static int start_bf16(void **state)
 {
-    return start(state, DTYPE_BF16);
+    return start_bench(state, DTYPE_BF16, CPU_ISA_SCALAR, 0, 7);
 }
 
 static int start_f16(void **state)
 {
-    return start(state, DTYPE_F16);
-}
-
-static int stop(void **state)
-{
-    struct bench *b = *state;
-    if (b) {
-        device_deinit(&b->gpu);
-        device_deinit(&b->cpu);
-        arena_deinit(&b->arena);
-    }
-    return 0;
-}
-
-/** The bench, or a skipped test that says why. */
-static struct bench *bench_of(void **state)
-{
-    if (!*state) {
-        print_message("no GPU, or no driver, on this machine\n");
-        skip();
-    }
-    return *state;
-}
-
-static double uniform(struct bench *b)
-{
-    b->random = b->random * 6364136223846793005u + 1442695040888963407u;
-    return (double)(b->random >> 40) / (1 << 24);
-}
-
-static uint16_t to_bits(const struct bench *b, float x)
-{
-    return b->dtype == DTYPE_F16 ? f32_to_f16(x) : f32_to_bf16(x);
-}
-
-static float from_bits(const struct bench *b, uint16_t bits)
-{
-    return b->dtype == DTYPE_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-}
-
-static float rounded(const struct bench *b, float x)
-{
-    return from_bits(b, to_bits(b, x));
+    return start_bench(state, DTYPE_F16, CPU_ISA_SCALAR, 0, 7);
 }
 
 static enum weight_form form_of(const struct bench *b)
 {
-    return b->dtype == DTYPE_F16 ? WEIGHT_F16 : WEIGHT_BF16;
-}
-
-/** Roughly normal numbers that the type holds. */
-static float *randoms(struct bench *b, int64_t n)
-{
-    float *x = arena_array(&b->arena, float, n + 1);
-    for (int64_t i = 0; i < n; i++)
-        x[i] = rounded(b, (float)(uniform(b) + uniform(b) + uniform(b) - 1.5) * 2);
-    return x;
+    return b->gpu.activation_dtype == DTYPE_F16 ? WEIGHT_F16 : WEIGHT_BF16;
 }
 
 static float *floats(struct bench *b, int64_t n)
@@ -117,66 +26,6 @@ static float *floats(struct bench *b, int64_t n)
     for (int64_t i = 0; i < n; i++)
         x[i] = NAN; // what an operation forgets to write shows
     return x;
-}
-
-static void *to_gpu(struct bench *b, const void *data, size_t size_bytes)
-{
-    void *ptr = b->gpu.ops.alloc(&b->gpu, size_bytes);
-    assert_non_null(ptr);
-    b->gpu.ops.copy_in(&b->gpu, ptr, data, size_bytes);
-    return ptr;
-}
-
-static uint16_t *bits_of(struct bench *b, const float *x, int64_t n)
-{
-    uint16_t *bits = arena_array(&b->arena, uint16_t, n + 1);
-    for (int64_t i = 0; i < n; i++)
-        bits[i] = to_bits(b, x[i]);
-    return bits;
-}
-
-static void *rounded_to_gpu(struct bench *b, const float *x, int64_t n)
-{
-    return to_gpu(b, bits_of(b, x, n), (size_t)n * sizeof(uint16_t));
-}
-
-static struct tensor matrix_to_gpu(struct bench *b, const float *x, int64_t rows, int64_t cols)
-{
-    return tensor_2d(rounded_to_gpu(b, x, rows * cols), b->dtype, rows, cols);
-}
-
-static float *from_gpu(struct bench *b, struct tensor t)
-{
-    int64_t n = t.shape[0] * t.row_stride;
-    float *x = arena_array(&b->arena, float, n + 1);
-    struct error err = {0};
-    if (b->gpu.ops.synchronize(&b->gpu, &err) != STATUS_OK)
-        fail_msg("%s", err.message);
-    if (t.dtype == DTYPE_F32) {
-        b->gpu.ops.copy_out(&b->gpu, x, t.data, (size_t)n * sizeof(float));
-        return x;
-    }
-    uint16_t *bits = arena_array(&b->arena, uint16_t, n + 1);
-    b->gpu.ops.copy_out(&b->gpu, bits, t.data, (size_t)n * sizeof(*bits));
-    for (int64_t i = 0; i < n; i++)
-        x[i] = from_bits(b, bits[i]);
-    return x;
-}
-
-static void release(struct bench *b, void *ptr)
-{
-    b->gpu.ops.free(&b->gpu, ptr);
-}
-
-/** |a - b| <= relative * |b| + absolute. */
-static void assert_close(const float *a, const float *b, int64_t n, double relative,
-                         double absolute, const char *what)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (!(fabs((double)a[i] - b[i]) <= relative * fabs((double)b[i]) + absolute))
-            fail_msg("%s: element %ld is %.9g, expected %.9g", what, (long)i, (double)a[i],
-                     (double)b[i]);
-    }
 }
 
 // ---- Memory --------------------------------------------------------------------------------
@@ -265,7 +114,7 @@ static void norms_and_activations_are_right(void **state)
         op_rms_norm(&b->gpu, out, gpu_x, gpu_norm);
         op_rms_norm(&b->cpu, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n),
                     tensor_2d(x, DTYPE_F32, NUM_ROWS, n), norm);
-        assert_close(from_gpu(b, out), expected, size, b->rounding, 1e-5, "rms_norm");
+        assert_close(from_gpu(b, out), expected, size, rounding(b), 1e-5, "rms_norm");
 
         // The sum is rounded before it is normalised.
         op_add_rms_norm(&b->gpu, gpu_x, gpu_residual, gpu_norm);
@@ -274,7 +123,7 @@ static void norms_and_activations_are_right(void **state)
         assert_close(from_gpu(b, gpu_residual), residual, size, 0, 0, "residual");
         op_rms_norm(&b->cpu, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n),
                     tensor_2d(residual, DTYPE_F32, NUM_ROWS, n), norm);
-        assert_close(from_gpu(b, gpu_x), expected, size, b->rounding, 1e-5, "add_rms_norm");
+        assert_close(from_gpu(b, gpu_x), expected, size, rounding(b), 1e-5, "add_rms_norm");
 
         float *gate_up = randoms(b, 2 * size);
         for (int64_t j = 0; j < 2 * size; j++)
@@ -283,11 +132,11 @@ static void norms_and_activations_are_right(void **state)
         op_silu_and_mul(&b->gpu, out, gpu_gate_up);
         op_silu_and_mul(&b->cpu, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n),
                         tensor_2d(gate_up, DTYPE_F32, NUM_ROWS, 2 * n));
-        assert_close(from_gpu(b, out), expected, size, b->rounding, 1e-5, "silu_and_mul");
+        assert_close(from_gpu(b, out), expected, size, rounding(b), 1e-5, "silu_and_mul");
         op_gelu_and_mul(&b->gpu, out, gpu_gate_up);
         op_gelu_and_mul(&b->cpu, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n),
                         tensor_2d(gate_up, DTYPE_F32, NUM_ROWS, 2 * n));
-        assert_close(from_gpu(b, out), expected, size, b->rounding, 1e-4, "gelu_and_mul");
+        assert_close(from_gpu(b, out), expected, size, rounding(b), 1e-4, "gelu_and_mul");
         release(b, gpu_weight);
         release(b, gpu_x.data);
         release(b, gpu_residual.data);
@@ -319,12 +168,12 @@ static void norms_behind_blocks_are_right(void **state)
             float *sum = from_gpu(b, gpu_residual);
             for (int64_t j = 0; j < size; j++) // two roundings: of the norm, of the sum
                 normed[j] += residual[j];
-            assert_close(sum, normed, size, 2 * b->rounding, 4 * b->rounding,
+            assert_close(sum, normed, size, 2 * rounding(b), 4 * rounding(b),
                          "add_post_norm residual");
             op_rms_norm(&b->cpu, tensor_2d(expected, DTYPE_F32, NUM_ROWS, n),
                         tensor_2d(sum, DTYPE_F32, NUM_ROWS, n), pre);
             if (has_pre)
-                assert_close(from_gpu(b, gpu_x), expected, size, b->rounding, 1e-5,
+                assert_close(from_gpu(b, gpu_x), expected, size, rounding(b), 1e-5,
                              "add_post_norm");
             release(b, gpu_x.data);
             release(b, gpu_residual.data);
@@ -341,7 +190,7 @@ static void sums_beyond_the_largest_number_become_it(void **state)
 {
     struct bench *b = bench_of(state);
     enum { COLS = 64 };
-    if (b->dtype != DTYPE_F16)
+    if (b->gpu.activation_dtype != DTYPE_F16)
         skip();
     float x[COLS], residual[COLS];
     for (int i = 0; i < COLS; i++)
@@ -375,7 +224,7 @@ static void columns_are_normalised_in_place(void **state)
     for (int r = 0; r < NUM_ROWS; r++) {
         const float *row = x + r * STRIDE, *got_row = got + r * STRIDE;
         assert_close(got_row, row, GAP, 0, 0, "before the columns");
-        assert_close(got_row + GAP, row + GAP, COLS, b->rounding, 1e-5, "rms_norm of columns");
+        assert_close(got_row + GAP, row + GAP, COLS, rounding(b), 1e-5, "rms_norm of columns");
         assert_close(got_row + GAP + COLS, row + GAP + COLS, GAP, 0, 0, "behind the columns");
     }
     release(b, all.data);
@@ -424,10 +273,10 @@ static void check_matmul(struct bench *b, int64_t rows, int64_t k, int64_t n, bo
     const float *got = from_gpu(b, out);
     // With a bias cuBLASLt rounds twice: the product, of size up to a few times sqrt(k), then the
     // sum.
-    double rounding = out_dtype == DTYPE_F32 ? 1e-5 : b->rounding;
-    double absolute = sqrt((double)k) * (has_bias ? 2 * b->rounding : 2e-5);
+    double relative = out_dtype == DTYPE_F32 ? 1e-5 : rounding(b);
+    double absolute = sqrt((double)k) * (has_bias ? 2 * rounding(b) : 2e-5);
     for (int64_t r = 0; r < rows; r++) {
-        assert_close(got + r * (n + gap) + gap, expected + r * n, n, rounding, absolute, "matmul");
+        assert_close(got + r * (n + gap) + gap, expected + r * n, n, relative, absolute, "matmul");
         for (int64_t i = 0; i < gap; i++)
             assert_true(isnan(got[r * (n + gap) + i]));
     }
@@ -446,10 +295,10 @@ static void products_are_right_whatever_the_shape(void **state)
     } shapes[] = {{64, 128}, {384, 1152}, {1024, 512}, {128, 24}, {200, 264}, {33, 10}, {7, 3}};
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         for (size_t j = 0; j < ARRAY_LEN(rows); j++) {
-            check_matmul(b, rows[j], shapes[i].k, shapes[i].n, j % 2, b->dtype, 0);
+            check_matmul(b, rows[j], shapes[i].k, shapes[i].n, j % 2, b->gpu.activation_dtype, 0);
             check_matmul(b, rows[j], shapes[i].k, shapes[i].n, false, DTYPE_F32, 0);
         }
-        check_matmul(b, 9, shapes[i].k, shapes[i].n, true, b->dtype, 8);
+        check_matmul(b, 9, shapes[i].k, shapes[i].n, true, b->gpu.activation_dtype, 8);
     }
 }
 
@@ -518,7 +367,7 @@ static void check_fused(struct bench *b, int64_t rows, int64_t k, int64_t n, int
     for (int64_t r = 0; r < rows; r++) {
         char place[160];
         snprintf(place, sizeof(place), "%s, row %ld", what, (long)r);
-        assert_close(got + r * cols, out + r * cols, cols, b->rounding,
+        assert_close(got + r * cols, out + r * cols, cols, rounding(b),
                      2e-5 * scale * (is_swiglu ? 4 * scale : 1), place);
     }
     release(b, (void *)(uintptr_t)w.data);
@@ -751,12 +600,12 @@ static void run_experts(struct bench *b, struct experts_run *run, const float *l
     op_matmul_experts(&b->cpu, cpu_out, tensor_2d((void *)(uintptr_t)x, DTYPE_F32, tokens, run->k),
                       &run->cpu_weights, &cpu, by_token);
     for (int32_t c = 0; c < slots; c++)
-        assert_close(*products + c * run->n, expected + cpu.slots[c] * run->n, run->n, b->rounding,
+        assert_close(*products + c * run->n, expected + cpu.slots[c] * run->n, run->n, rounding(b),
                      sqrt((double)run->k) * 2e-5, "matmul_experts");
     op_combine_experts(&b->cpu, tensor_2d(expected_sum, DTYPE_F32, tokens, run->n), cpu_out, &cpu,
                        false);
-    assert_close(*sums, expected_sum, tokens * run->n, 2 * b->rounding,
-                 13 * b->rounding * sqrt((double)run->k), "combine_experts");
+    assert_close(*sums, expected_sum, tokens * run->n, 2 * rounding(b),
+                 13 * rounding(b) * sqrt((double)run->k), "combine_experts");
 
     // The same rows, a slot each.
     float *sorted = floats(b, slots * run->k);
@@ -808,15 +657,15 @@ static void check_gated_experts(struct bench *b, struct experts_run *run, const 
     double noise = (double)run->k * 2e-5;
     for (int32_t c = 0; c < slots; c++)
         assert_close(got + gpu_slots[c] * cols, expected + cpu.slots[c] * cols, cols,
-                     2 * b->rounding, noise, "matmul_experts with SwiGLU");
-    assert_close(from_gpu(b, sum), residual, tokens * cols, 2 * b->rounding,
-                 13 * b->rounding * (double)run->k, "combine_experts on top");
+                     2 * rounding(b), noise, "matmul_experts with SwiGLU");
+    assert_close(from_gpu(b, sum), residual, tokens * cols, 2 * rounding(b),
+                 13 * rounding(b) * (double)run->k, "combine_experts on top");
 
     struct expert_weights apart = run->gpu_weights;
     apart.stacked = NULL;
     struct tensor again = matrix_to_gpu(b, floats(b, slots * cols), slots, cols);
     op_matmul_experts(&b->gpu, again, gpu_x, &apart, &gpu, swiglu);
-    assert_close(from_gpu(b, again), got, slots * cols, 2 * b->rounding, noise, "weights apart");
+    assert_close(from_gpu(b, again), got, slots * cols, 2 * rounding(b), noise, "weights apart");
     release(b, gpu_logits.data);
     release(b, gpu_x.data);
     release(b, out.data);
@@ -895,7 +744,7 @@ static void few_tokens_are_routed_in_one_operation(void **state)
         float *normed = floats(b, tokens * n), *got = from_gpu(b, out);
         op_rms_norm(&b->cpu, tensor_2d(normed, DTYPE_F32, tokens, n),
                     tensor_2d((void *)(uintptr_t)x, DTYPE_F32, tokens, n), cpu_norm);
-        assert_close(got, normed, tokens * n, b->rounding, 1e-5, "fused_router's norm");
+        assert_close(got, normed, tokens * n, rounding(b), 1e-5, "fused_router's norm");
         float *logits = floats(b, (int64_t)tokens * experts);
         const struct weight cpu_router = {
             .form = WEIGHT_F32, .out_features = experts, .in_features = n, .data = rows};
@@ -950,7 +799,7 @@ static void start_run(struct bench *b, struct attention_run *run, const struct a
 {
     *run = (struct attention_run){.shape = c};
     run->max_blocks = (int32_t)ceil_div(MAX_LEN, c->block_size) + 1;
-    run->cpu = (struct kv_cache){.dtype = c->is_fp8 ? DTYPE_F8_E4M3 : b->dtype,
+    run->cpu = (struct kv_cache){.dtype = c->is_fp8 ? DTYPE_F8_E4M3 : b->gpu.activation_dtype,
                                  .num_blocks = NUM_SEQS * run->max_blocks,
                                  .block_size = c->block_size,
                                  .num_kv_heads = c->num_kv_heads,
@@ -1085,11 +934,11 @@ static void check_step(struct bench *b, struct attention_run *run, const int32_t
                  &attention);
     const float *got_qkv = from_gpu(b, gpu_qkv);
     for (int64_t r = 0; r < num_real; r++) // twice the rounding: it may fall to either side
-        assert_close(got_qkv + r * cols, qkv + r * cols, q_cols, 2 * b->rounding, b->rounding / 2,
+        assert_close(got_qkv + r * cols, qkv + r * cols, q_cols, 2 * rounding(b), rounding(b) / 2,
                      "queries");
     // A key that lies between two e4m3 numbers may fall to either side: an eighth of it.
-    assert_close(from_gpu(b, gpu_out), expected, num_real * q_cols, 4 * b->rounding,
-                 c->is_fp8 ? 0.15 : 6 * b->rounding, "attention");
+    assert_close(from_gpu(b, gpu_out), expected, num_real * q_cols, 4 * rounding(b),
+                 c->is_fp8 ? 0.15 : 6 * rounding(b), "attention");
     release(b, gpu_qkv.data);
     release(b, gpu_out.data);
     release(b, gpu_positions);
@@ -1205,7 +1054,7 @@ static void a_recording_runs_over_what_memory_holds_then(void **state)
     float *expected = floats(b, N);
     op_rms_norm(&b->cpu, tensor_2d(expected, DTYPE_F32, 1, N), tensor_2d(second, DTYPE_F32, 1, N),
                 cpu_norm);
-    assert_close(from_gpu(b, out), expected, N, b->rounding, 1e-5, "replayed rms_norm");
+    assert_close(from_gpu(b, out), expected, N, rounding(b), 1e-5, "replayed rms_norm");
     dev->ops.free_recording(dev, recording);
     release(b, gpu_weight);
     release(b, other);
@@ -1247,6 +1096,6 @@ int main(void)
         cmocka_unit_test(greedy_draws_take_the_first_of_the_largest),
         cmocka_unit_test(a_recording_runs_over_what_memory_holds_then),
     };
-    int num_failed = cmocka_run_group_tests_name("bfloat16", tests, start_bf16, stop);
-    return num_failed + cmocka_run_group_tests_name("float16", tests, start_f16, stop);
+    int num_failed = cmocka_run_group_tests_name("bfloat16", tests, start_bf16, stop_bench);
+    return num_failed + cmocka_run_group_tests_name("float16", tests, start_f16, stop_bench);
 }

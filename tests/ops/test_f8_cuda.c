@@ -1,18 +1,7 @@
 // Products with weights of e4m3 on a GPU, over odd shapes and numbers of rows, against the portable
 // reference. Where the activations are quantised as well, the reference is given what that leaves
 // of them, computed here in the same float32 steps.
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "base/memory.h"
-#include "ops/ops.h"
+#include "ops/gpu_bench.h"
 
 // Up to so many rows, activations stay as they are; where they always do, the weight is read for
 // each 16 rows up to the second number.
@@ -20,102 +9,13 @@ enum { FEW_ROWS = 16, SOME_ROWS = 64 };
 
 static const float eps = 1e-6f;
 
-struct bench {
-    struct device gpu, cpu;
-    uint64_t random;
-    struct arena arena;
-    int num_failed; // cases of one test
-};
+enum { MAX_TOLD = 8 };
 
-enum { MAX_TOLD = 8 }; // of them
+static int num_failed; // cases of one test; the elements of the first MAX_TOLD are shown
 
 static int start(void **state)
 {
-    static struct bench bench;
-    *state = NULL;
-    if (!cuda_is_available())
-        return 0;
-    struct error err = {0};
-    bench = (struct bench){.random = 11};
-    if (cuda_device_init(&bench.gpu, 2, &err) != STATUS_OK ||
-        cpu_device_init(&bench.cpu, CPU_ISA_AUTO, 2, &err) != STATUS_OK) {
-        print_error("%s\n", err.message);
-        return -1;
-    }
-    *state = &bench;
-    return 0;
-}
-
-static int stop(void **state)
-{
-    struct bench *b = *state;
-    if (b) {
-        device_deinit(&b->gpu);
-        device_deinit(&b->cpu);
-        arena_deinit(&b->arena);
-    }
-    return 0;
-}
-
-/** The bench, or a skipped test that says why. */
-static struct bench *bench_of(void **state)
-{
-    if (!*state) {
-        print_message("no GPU, or no driver, on this machine\n");
-        skip();
-    }
-    return *state;
-}
-
-// ---- Numbers -------------------------------------------------------------------------------
-
-static double uniform(struct bench *b)
-{
-    b->random = b->random * 6364136223846793005u + 1442695040888963407u;
-    return (double)(b->random >> 40) / (1 << 24);
-}
-
-static uint16_t to_narrow(const struct bench *b, float x)
-{
-    return b->gpu.activation_dtype == DTYPE_F16 ? f32_to_f16(x) : f32_to_bf16(x);
-}
-
-static float from_narrow(const struct bench *b, uint16_t bits)
-{
-    return b->gpu.activation_dtype == DTYPE_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-}
-
-/** Half a unit in the last place of the activations' type, relative. */
-static double rounding(const struct bench *b)
-{
-    return b->gpu.activation_dtype == DTYPE_F16 ? 1.0 / 2048 : 1.0 / 256;
-}
-
-/** Roughly normal numbers that the activations' type holds. */
-static float *randoms(struct bench *b, int64_t n)
-{
-    float *x = arena_array(&b->arena, float, n + 1);
-    for (int64_t i = 0; i < n; i++)
-        x[i] =
-            from_narrow(b, to_narrow(b, (float)(uniform(b) + uniform(b) + uniform(b) - 1.5) * 2));
-    return x;
-}
-
-static void *to_gpu(struct bench *b, const void *data, size_t size_bytes)
-{
-    void *ptr = b->gpu.ops.alloc(&b->gpu, size_bytes);
-    assert_non_null(ptr);
-    b->gpu.ops.copy_in(&b->gpu, ptr, data, size_bytes);
-    return ptr;
-}
-
-static struct tensor narrow_to_gpu(struct bench *b, const float *x, int64_t rows, int64_t cols)
-{
-    uint16_t *bits = arena_array(&b->arena, uint16_t, rows * cols + 1);
-    for (int64_t i = 0; i < rows * cols; i++)
-        bits[i] = to_narrow(b, x[i]);
-    return tensor_2d(to_gpu(b, bits, (size_t)(rows * cols) * sizeof(*bits)),
-                     b->gpu.activation_dtype, rows, cols);
+    return start_bench(state, DTYPE_BF16, CPU_ISA_AUTO, 2, 11);
 }
 
 static uint16_t *bits_from_gpu(struct bench *b, struct tensor t)
@@ -126,32 +26,6 @@ static uint16_t *bits_from_gpu(struct bench *b, struct tensor t)
     uint16_t *bits = arena_array(&b->arena, uint16_t, tensor_numel(t) + 1);
     b->gpu.ops.copy_out(&b->gpu, bits, t.data, tensor_bytes(t));
     return bits;
-}
-
-static float *from_gpu(struct bench *b, struct tensor t)
-{
-    int64_t n = tensor_numel(t);
-    float *x = arena_array(&b->arena, float, n + 1);
-    const uint16_t *bits = bits_from_gpu(b, t);
-    for (int64_t i = 0; i < n; i++)
-        x[i] = from_narrow(b, bits[i]);
-    return x;
-}
-
-static void release(struct bench *b, const void *ptr)
-{
-    b->gpu.ops.free(&b->gpu, (void *)(uintptr_t)ptr);
-}
-
-static void expect_close(const float *got, const float *expected, int64_t n, double relative,
-                         double absolute, const char *what)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (!(fabs((double)got[i] - expected[i]) <=
-              relative * fabs((double)expected[i]) + absolute))
-            fail_msg("%s: element %ld is %.9g, expected %.9g", what, (long)i, (double)got[i],
-                     (double)expected[i]);
-    }
 }
 
 // ---- Weights -------------------------------------------------------------------------------
@@ -235,8 +109,8 @@ static struct weight reference_of(struct bench *b, const struct weight *w, int64
     int64_t n = w->out_features, k = w->in_features;
     float *full = arena_array(&b->arena, float, n *k);
     for (int64_t i = 0; i < n * k; i++)
-        full[i] = from_narrow(b, to_narrow(b, f8_e4m3_to_f32(((const uint8_t *)w->data)[i]) *
-                                                  weight_scale(&w->scales, i / k, i % k)));
+        full[i] = from_bits(b, to_bits(b, f8_e4m3_to_f32(((const uint8_t *)w->data)[i]) *
+                                              weight_scale(&w->scales, i / k, i % k)));
     return (struct weight){
         .form = WEIGHT_F32, .out_features = n, .in_features = k, .data = full, .bias = w->bias};
 }
@@ -295,11 +169,11 @@ static void check_product(struct bench *b, const struct product_case *c)
     float *expected = arena_array(&b->arena, float, rows *n);
     op_matmul(&b->cpu, tensor_2d(expected, DTYPE_F32, rows, n),
               tensor_2d((void *)(uintptr_t)inputs, DTYPE_F32, rows, k), &reference);
-    struct tensor gpu_x = narrow_to_gpu(b, x, rows, k);
+    struct tensor gpu_x = matrix_to_gpu(b, x, rows, k);
     float *poison = arena_array(&b->arena, float, rows *n);
     for (int64_t i = 0; i < rows * n; i++)
         poison[i] = NAN;
-    struct tensor out = narrow_to_gpu(b, poison, rows, n);
+    struct tensor out = matrix_to_gpu(b, poison, rows, n);
     prepare(b, &w);
     op_matmul(&b->gpu, out, gpu_x, &w);
     const uint16_t *first = bits_from_gpu(b, out);
@@ -321,7 +195,7 @@ static void check_product(struct bench *b, const struct product_case *c)
         is_wrong[i] = !(fabs((double)got[i] - expected[i]) <= limit);
         num_wrong += is_wrong[i];
     }
-    if (num_wrong > 0 && b->num_failed++ < MAX_TOLD) {
+    if (num_wrong > 0 && num_failed++ < MAX_TOLD) {
         print_message("  %s, way %d: %ld elements are off\n", what, (int)way, (long)num_wrong);
         tell_wrong(x, &host, got, expected, is_wrong, rows);
     }
@@ -336,7 +210,7 @@ static void check_product(struct bench *b, const struct product_case *c)
 
 static void check_products(struct bench *b)
 {
-    b->num_failed = 0;
+    num_failed = 0;
     static const int64_t rows[] = {1, 2, 5, 8, 9, 16, 17, 18, 20, 33, 64, 65, 130, 514, 517};
     static const struct {
         int64_t k, n;
@@ -359,7 +233,7 @@ static void check_products(struct bench *b)
     }
     // A weight that is written out in more than one part.
     check_product(b, &(struct product_case){1, 8200, 4200, BY_ROW, BY_TOKEN, true});
-    assert_int_equal(b->num_failed, 0);
+    assert_int_equal(num_failed, 0);
 }
 
 static void products_are_right_whatever_the_shape(void **state)
@@ -387,9 +261,9 @@ static void check_fused(struct bench *b, int64_t rows, int64_t k, int64_t n, int
     float *inputs = arena_array(&b->arena, float, rows *k);
     float *products = arena_array(&b->arena, float, rows *n);
     float *results = arena_array(&b->arena, float, rows *cols);
-    struct tensor gpu_x = narrow_to_gpu(b, x, rows, k), gpu_out = narrow_to_gpu(b, out, rows, cols);
+    struct tensor gpu_x = matrix_to_gpu(b, x, rows, k), gpu_out = matrix_to_gpu(b, out, rows, cols);
     for (int64_t i = 0; i < rows * k; i++)
-        inputs[i] = flags & 1 ? from_narrow(b, to_narrow(b, x[i] * norm[i % k])) : x[i];
+        inputs[i] = flags & 1 ? from_bits(b, to_bits(b, x[i] * norm[i % k])) : x[i];
     plain.bias = NULL;
     op_matmul(&b->cpu, tensor_2d(products, DTYPE_F32, rows, n),
               tensor_2d(inputs, DTYPE_F32, rows, k), &plain);
@@ -408,7 +282,7 @@ static void check_fused(struct bench *b, int64_t rows, int64_t k, int64_t n, int
     for (int64_t i = 0; i < rows * cols; i++)
         out[i] = (is_swiglu ? results[i] : products[i]) + (adds ? out[i] : 0);
     prepare(b, &w);
-    struct tensor gpu_norm = narrow_to_gpu(b, norm, 1, k);
+    struct tensor gpu_norm = matrix_to_gpu(b, norm, 1, k);
     const struct matmul_fusion fusion = {
         {flags & 1 ? gpu_norm.data : NULL, eps, 0}, is_swiglu, adds};
     if (op_fuses_matmul(&b->gpu, rows, &w, &fusion)) {
@@ -417,7 +291,7 @@ static void check_fused(struct bench *b, int64_t rows, int64_t k, int64_t n, int
         char what[128];
         snprintf(what, sizeof(what), "fused, %ld rows of %ld by %ld, flags %d, scales %d",
                  (long)rows, (long)k, (long)n, flags, (int)scheme);
-        expect_close(from_gpu(b, gpu_out), out, rows * cols, rounding(b),
+        assert_close(from_gpu(b, gpu_out), out, rows * cols, rounding(b),
                      4e-5 * size * (is_swiglu ? 4 * size : 1), what);
     } else {
         assert_true(b->gpu.activation_dtype == DTYPE_F16 && flags & 1);
@@ -456,8 +330,8 @@ static void a_row_does_not_depend_on_the_others_where_that_is_asked_for(void **s
         for (int inputs = KEPT; inputs <= BY_TOKEN; inputs++) {
             struct weight w =
                 random_weight(b, N, K, (enum scheme)scheme, (enum inputs)inputs, inputs == KEPT);
-            struct tensor x = narrow_to_gpu(b, randoms(b, (int64_t)ROWS * K), ROWS, K);
-            struct tensor out = narrow_to_gpu(b, randoms(b, (int64_t)ROWS * N), ROWS, N);
+            struct tensor x = matrix_to_gpu(b, randoms(b, (int64_t)ROWS * K), ROWS, K);
+            struct tensor out = matrix_to_gpu(b, randoms(b, (int64_t)ROWS * N), ROWS, N);
             prepare(b, &w);
             op_matmul(&b->gpu, out, x, &w);
             const uint16_t *all = bits_from_gpu(b, out);
@@ -489,5 +363,5 @@ int main(void)
         cmocka_unit_test(fused_products_are_right),
         cmocka_unit_test(a_row_does_not_depend_on_the_others_where_that_is_asked_for),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, start, stop_bench);
 }

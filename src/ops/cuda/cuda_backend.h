@@ -54,6 +54,12 @@ static inline void cuda_note(struct cuda_backend *cuda, cudaError_t error)
         cuda->failure = error;
 }
 
+/** A product of few rows as the kernels in kernels.h are given it; also with what is fused to it.
+ */
+struct gemv_args cuda_product_args(struct tensor out, struct tensor x, const struct weight *w);
+struct gemv_args cuda_fused_product_args(struct tensor out, struct tensor x, const struct weight *w,
+                                         const struct matmul_fusion *fusion);
+
 /** Fills the table. */
 void cuda_ops_fill(struct ops *ops);
 

@@ -128,21 +128,6 @@ static const char *narrow_bias(const struct weight *w)
     return w->bias ? (const char *)w->bias + cuda_f32_bias_bytes(w) : NULL;
 }
 
-static struct gemv_args gemv_args_of(struct tensor out, struct tensor x, const struct weight *w)
-{
-    return (struct gemv_args){
-        .out = out.data,
-        .x = x.data,
-        .weight = w->data,
-        .bias = w->bias,
-        .x_stride = x.shape[1],
-        .num_rows = (int32_t)x.shape[0],
-        .n = (int32_t)w->out_features,
-        .k = (int32_t)w->in_features,
-        .out_is_f32 = out.dtype == DTYPE_F32,
-    };
-}
-
 /** Groups of rows, each of which reads the weight anew. */
 static void multiply_widening(struct device *dev, struct tensor out, struct tensor x,
                               const struct weight *w)
@@ -151,7 +136,7 @@ static void multiply_widening(struct device *dev, struct tensor out, struct tens
     for (int64_t row = 0; row < x.shape[0]; row += GEMV_MAX_ROWS) {
         int64_t count = min_i64(GEMV_MAX_ROWS, x.shape[0] - row);
         const struct gemv_args args =
-            gemv_args_of(tensor_rows(out, row, count), tensor_rows(x, row, count), w);
+            cuda_product_args(tensor_rows(out, row, count), tensor_rows(x, row, count), w);
         gemv_f8(&launch, &args, scales_of(w));
     }
 }
@@ -224,7 +209,8 @@ static void multiply_written_out(struct device *dev, struct tensor out, struct t
 void cuda_f8_matmul(struct device *dev, struct tensor out, struct tensor x, const struct weight *w)
 {
     const struct cuda_launch launch = cuda_launch_of(dev);
-    const struct gemv_args one_row = gemv_args_of(tensor_rows(out, 0, 1), tensor_rows(x, 0, 1), w);
+    const struct gemv_args one_row =
+        cuda_product_args(tensor_rows(out, 0, 1), tensor_rows(x, 0, 1), w);
     bool quantizes = w->scales.quantizes_input && cublaslt_supports_f8(out, w->in_features);
     bool widens =
         !dev->is_batch_invariant && tensor_is_dense(out) && gemv_f8_supports(&launch, &one_row);
@@ -248,24 +234,13 @@ void cuda_f8_matmul(struct device *dev, struct tensor out, struct tensor x, cons
 
 // ---- Fused products ------------------------------------------------------------------------
 
-static struct gemv_args fused_args(struct tensor out, struct tensor x, const struct weight *w,
-                                   const struct matmul_fusion *fusion)
-{
-    struct gemv_args args = gemv_args_of(out, x, w);
-    args.residual = fusion->adds ? out.data : NULL;
-    args.norm_weight = fusion->norm.weight;
-    args.norm_eps = fusion->norm.eps;
-    args.is_swiglu = fusion->is_swiglu;
-    return args;
-}
-
 bool cuda_f8_fuses_matmul(const struct device *dev, int64_t rows, const struct weight *w,
                           const struct matmul_fusion *fusion)
 {
     const struct cuda_launch launch = cuda_launch_of(dev);
     const struct tensor x = tensor_2d(NULL, dev->activation_dtype, rows, w->in_features);
     const struct tensor out = tensor_2d(NULL, dev->activation_dtype, rows, w->out_features);
-    const struct gemv_args args = fused_args(out, x, w, fusion);
+    const struct gemv_args args = cuda_fused_product_args(out, x, w, fusion);
     return !dev->is_batch_invariant && rows <= GEMV_MAX_ROWS && fusion->norm.weight_offset == 0 &&
            gemv_f8_supports(&launch, &args);
 }
@@ -274,6 +249,6 @@ void cuda_f8_fused_matmul(struct device *dev, struct tensor out, struct tensor x
                           const struct weight *w, const struct matmul_fusion *fusion)
 {
     const struct cuda_launch launch = cuda_launch_of(dev);
-    const struct gemv_args args = fused_args(out, x, w, fusion);
+    const struct gemv_args args = cuda_fused_product_args(out, x, w, fusion);
     gemv_f8(&launch, &args, scales_of(w));
 }

@@ -165,7 +165,7 @@ static bool takes_skinny_gemm(int64_t rows, const struct weight *w, bool is_swig
                                 is_swiglu);
 }
 
-static struct gemv_args product_args(struct tensor out, struct tensor x, const struct weight *w)
+struct gemv_args cuda_product_args(struct tensor out, struct tensor x, const struct weight *w)
 {
     return (struct gemv_args){
         .out = out.data,
@@ -180,6 +180,17 @@ static struct gemv_args product_args(struct tensor out, struct tensor x, const s
     };
 }
 
+struct gemv_args cuda_fused_product_args(struct tensor out, struct tensor x, const struct weight *w,
+                                         const struct matmul_fusion *fusion)
+{
+    struct gemv_args args = cuda_product_args(out, x, w);
+    args.residual = fusion->adds ? out.data : NULL;
+    args.norm_weight = fusion->norm.weight;
+    args.norm_eps = fusion->norm.eps;
+    args.is_swiglu = fusion->is_swiglu;
+    return args;
+}
+
 static void table_matmul(struct device *dev, struct tensor out, struct tensor x,
                          const struct weight *w)
 {
@@ -190,7 +201,7 @@ static void table_matmul(struct device *dev, struct tensor out, struct tensor x,
     assert(w->form == cuda_dense_form(dev));
     struct cuda_backend *cuda = cuda_backend_of(dev);
     const struct cuda_launch launch = cuda_launch_of(dev);
-    const struct gemv_args args = product_args(out, x, w);
+    const struct gemv_args args = cuda_product_args(out, x, w);
     bool is_own = !dev->is_batch_invariant && tensor_is_dense(out);
     if (is_own && takes_gemv(x.shape[0], w, false)) {
         gemv(&launch, &args);
@@ -223,11 +234,7 @@ static void table_fused_matmul(struct device *dev, struct tensor out, struct ten
         return;
     }
     const struct cuda_launch launch = cuda_launch_of(dev);
-    struct gemv_args args = product_args(out, x, w);
-    args.residual = fusion->adds ? out.data : NULL;
-    args.norm_weight = fusion->norm.weight;
-    args.norm_eps = fusion->norm.eps;
-    args.is_swiglu = fusion->is_swiglu;
+    const struct gemv_args args = cuda_fused_product_args(out, x, w, fusion);
     if (takes_gemv(x.shape[0], w, fusion->is_swiglu))
         gemv(&launch, &args);
     else if (!skinny_gemm(&launch, &args))
