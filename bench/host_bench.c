@@ -79,7 +79,7 @@ static void idle_memory_info(struct device *dev, int64_t *total_bytes, int64_t *
     *total_bytes = *free_bytes = INT64_C(1) << 40;
 }
 
-static size_t idle_own_bytes(const struct device *dev, const struct attention_needs *needs)
+static size_t idle_own_bytes(const struct device *dev, const struct backend_needs *needs)
 {
     (void)dev, (void)needs;
     return 0;

@@ -164,7 +164,7 @@ struct sampled_logprobs {
 /** What a backend keeps memory of its own for: a model's attention, over `num_windows` different
  *  windows, in steps of up to `max_seqs` sequences; and products of up to `max_tokens` rows with
  *  weights of e4m3 of at most these sizes (0: there are none). */
-struct attention_needs {
+struct backend_needs {
     int32_t num_heads, num_kv_heads, head_dim, block_size;
     int32_t num_windows, max_seqs;
     int32_t max_tokens;
@@ -211,10 +211,10 @@ struct ops {
     /** Bytes of device memory in all and not in use. NULL: device memory is the host's. */
     void (*memory_info)(struct device *dev, int64_t *total_bytes, int64_t *free_bytes);
     /** Bytes of device memory that the operations take for themselves. NULL: none. */
-    size_t (*own_bytes)(const struct device *dev, const struct attention_needs *needs);
+    size_t (*own_bytes)(const struct device *dev, const struct backend_needs *needs);
     /** Takes the part of them whose size depends on the needs, where it is not taken at the first
      *  use. NULL: none. Errors: OUT_OF_MEMORY. */
-    enum status (*reserve)(struct device *dev, const struct attention_needs *needs,
+    enum status (*reserve)(struct device *dev, const struct backend_needs *needs,
                            struct error *err);
 
     /** Bytes that prepare_weight() will allocate on the device for this weight, besides its bias;

@@ -132,7 +132,7 @@ static enum status allocate_step_memory(struct model_runner *runner, struct erro
 {
     const struct engine_config *config = runner->config;
     runner->sizes = model_runner_sizes(config, &runner->model, &runner->dev);
-    const struct attention_needs needs = runner_needs(config);
+    const struct backend_needs needs = runner_needs(config);
     if (runner->dev.ops.reserve)
         TRY(runner->dev.ops.reserve(&runner->dev, &needs, err));
     struct workspace *workspace = &runner->fwd.workspace;

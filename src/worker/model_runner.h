@@ -127,7 +127,7 @@ struct input_batch_options runner_batch_options(const struct engine_config *conf
 struct pooler_options runner_pooler_options(const struct engine_config *config, struct device *dev);
 
 /** What a backend is to have memory of its own for. */
-struct attention_needs runner_needs(const struct engine_config *config);
+struct backend_needs runner_needs(const struct engine_config *config);
 
 /** What a step of `model` needs on `dev` with the limits of `config`. */
 struct runner_sizes model_runner_sizes(const struct engine_config *config,

@@ -285,7 +285,7 @@ static enum status plan_device(struct engine_config *config, struct error *err)
     TRY(worker_device_open(&dev, config->device, config->options, config->model, 1, err));
     dev.ops.memory_info(&dev, &config->memory_total_bytes, &config->memory_free_bytes);
     // What the backend holds already is counted again in the workspace.
-    const struct attention_needs no_attention = {0};
+    const struct backend_needs no_attention = {0};
     config->memory_free_bytes += (int64_t)dev.ops.own_bytes(&dev, &no_attention);
     device_deinit(&dev);
     return STATUS_OK;

@@ -70,10 +70,10 @@ static int32_t count_windows(const struct kv_cache_config *kv_cache)
     return count;
 }
 
-struct attention_needs runner_needs(const struct engine_config *config)
+struct backend_needs runner_needs(const struct engine_config *config)
 {
     const struct model_config *model = config->model;
-    struct attention_needs needs = {
+    struct backend_needs needs = {
         .num_heads = model->num_attention_heads,
         .num_kv_heads = model->num_key_value_heads,
         .head_dim = model->head_dim,
@@ -98,10 +98,10 @@ struct attention_needs runner_needs(const struct engine_config *config)
 static void backend_sizes(struct runner_sizes *sizes, const struct engine_config *config,
                           const struct device *dev)
 {
-    const struct attention_needs needs = runner_needs(config);
-    const struct attention_needs products = {.max_tokens = needs.max_tokens,
-                                             .f8_in_features = needs.f8_in_features,
-                                             .f8_out_features = needs.f8_out_features};
+    const struct backend_needs needs = runner_needs(config);
+    const struct backend_needs products = {.max_tokens = needs.max_tokens,
+                                           .f8_in_features = needs.f8_in_features,
+                                           .f8_out_features = needs.f8_out_features};
     if (!dev->ops.own_bytes)
         return;
     sizes->products_bytes = dev->ops.own_bytes(dev, &products);

@@ -320,7 +320,7 @@ static void lazy_memory_info(struct device *dev, int64_t *total_bytes, int64_t *
     *total_bytes = *free_bytes = INT64_C(4) << 30;
 }
 
-static size_t lazy_own_bytes(const struct device *dev, const struct attention_needs *needs)
+static size_t lazy_own_bytes(const struct device *dev, const struct backend_needs *needs)
 {
     (void)dev;
     (void)needs;

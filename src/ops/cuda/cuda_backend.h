@@ -67,7 +67,7 @@ void cuda_ops_fill(struct ops *ops);
 // -----------------------------------------------------------------
 
 /** Takes scratch for products of this size, if more than there is. Errors: OUT_OF_MEMORY. */
-NODISCARD enum status cuda_f8_reserve(struct device *dev, const struct attention_needs *needs,
+NODISCARD enum status cuda_f8_reserve(struct device *dev, const struct backend_needs *needs,
                                       struct error *err);
 
 /** Copies a weight's scales to the GPU, where they stay until cuda_f8_close(). Errors:

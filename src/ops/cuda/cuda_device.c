@@ -162,7 +162,7 @@ static void cuda_memory_info(struct device *dev, int64_t *total_bytes, int64_t *
     *free_bytes = (int64_t)free_now;
 }
 
-static size_t cuda_own_bytes(const struct device *dev, const struct attention_needs *needs)
+static size_t cuda_own_bytes(const struct device *dev, const struct backend_needs *needs)
 {
     return cuda_backend_bytes(needs, cuda_backend_of(dev)->properties.multiProcessorCount);
 }

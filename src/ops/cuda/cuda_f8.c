@@ -36,7 +36,7 @@ static enum status take_scratch(struct cuda_backend *cuda, size_t size_bytes, st
     return STATUS_OK;
 }
 
-enum status cuda_f8_reserve(struct device *dev, const struct attention_needs *needs,
+enum status cuda_f8_reserve(struct device *dev, const struct backend_needs *needs,
                             struct error *err)
 {
     return take_scratch(cuda_backend_of(dev), cuda_f8_bytes(needs), err);

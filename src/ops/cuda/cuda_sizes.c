@@ -114,7 +114,7 @@ struct f8_scratch_layout f8_scratch_layout(int64_t rows, int64_t in_features, in
     return layout;
 }
 
-size_t cuda_f8_bytes(const struct attention_needs *needs)
+size_t cuda_f8_bytes(const struct backend_needs *needs)
 {
     if (needs->f8_in_features == 0)
         return 0;
@@ -122,7 +122,7 @@ size_t cuda_f8_bytes(const struct attention_needs *needs)
         .size_bytes;
 }
 
-size_t cuda_backend_bytes(const struct attention_needs *needs, int32_t num_sms)
+size_t cuda_backend_bytes(const struct backend_needs *needs, int32_t num_sms)
 {
     size_t bytes = CUBLASLT_WORKSPACE_BYTES + cuda_f8_bytes(needs);
     if (!cuda_attention_supports(needs->head_dim, needs->block_size))
@@ -140,7 +140,7 @@ size_t cuda_backend_bytes(const struct attention_needs *needs, int32_t num_sms)
 
 // ---- A GPU to plan for ---------------------------------------------------------------------
 
-static size_t own_bytes(const struct device *dev, const struct attention_needs *needs)
+static size_t own_bytes(const struct device *dev, const struct backend_needs *needs)
 {
     (void)dev;
     return cuda_backend_bytes(needs, HOPPER_SMS);

@@ -29,8 +29,8 @@ struct f8_scratch_layout {
     size_t scales_at, out_at, size_bytes;
 };
 struct f8_scratch_layout f8_scratch_layout(int64_t rows, int64_t in_features, int64_t out_features);
-size_t cuda_f8_bytes(const struct attention_needs *needs);
+size_t cuda_f8_bytes(const struct backend_needs *needs);
 
 /** What libraries and kernels keep on a GPU of `num_sms` multiprocessors: cuBLASLt's workspace,
  *  scratch for products of e4m3, a decode plan and its scratch for each window. */
-size_t cuda_backend_bytes(const struct attention_needs *needs, int32_t num_sms);
+size_t cuda_backend_bytes(const struct backend_needs *needs, int32_t num_sms);
