@@ -1,15 +1,14 @@
 // /metrics and the log: what adds up, what outlives a crash, what Prometheus itself reads.
 import assert from 'node:assert/strict';
-import { spawn, spawnSync } from 'node:child_process';
+import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import net from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { Server, root, sleep, until } from './server.mjs';
+import { Server, freePort, lacks, root, sleep, startProgram, until } from './server.mjs';
 
 const monitoring = path.join(root, 'monitoring');
-const hasPrometheus = spawnSync('prometheus', ['--version']).status === 0;
 const prompt = 'Once upon a time there was a small dragon who';
 
 /** /metrics as {name: [{labels, value}]} and {name: type}. */
@@ -311,7 +310,8 @@ test('the line of statistics comes once more when the traffic ends, then not', a
   }
 });
 
-test('promtool finds nothing but the names that vLLM chose', { skip: !hasPrometheus && 'no promtool' }, async () => {
+test('promtool finds nothing but the names that vLLM chose', async (t) => {
+  if (lacks(t, 'promtool')) return;
   await complete(server);
   const { body } = await scrape(server);
   const result = spawnSync('promtool', ['check', 'metrics'], { input: body, encoding: 'utf8' });
@@ -414,20 +414,16 @@ test('dashboard and alerts ask for series that there are', async () => {
   }
 });
 
-test('Prometheus scrapes, and every query of the dashboard works on what it has', { skip: !hasPrometheus && 'no prometheus' }, async () => {
+test('Prometheus scrapes, and every query of the dashboard works on what it has', async (t) => {
+  if (lacks(t, 'prometheus')) return;
   const dir = mkdtempSync(path.join(tmpdir(), 'vllm-test-'));
-  const port = await new Promise((resolve) => {
-    const probe = net.createServer().listen(0, '127.0.0.1', () => {
-      const chosen = probe.address().port;
-      probe.close(() => resolve(chosen));
-    });
-  });
+  const port = await freePort();
   const config = readFileSync(path.join(monitoring, 'prometheus.yml'), 'utf8')
     .replace('scrape_interval: 15s', 'scrape_interval: 1s\n  evaluation_interval: 1s')
     .replace('- alerts.yml', `- ${path.join(monitoring, 'alerts.yml')}`)
     .replace('localhost:8000', `127.0.0.1:${server.port}`);
   writeFileSync(path.join(dir, 'prometheus.yml'), config);
-  const prometheus = spawn('prometheus', [`--config.file=${dir}/prometheus.yml`, `--storage.tsdb.path=${dir}/data`,
+  const prometheus = startProgram('prometheus', [`--config.file=${dir}/prometheus.yml`, `--storage.tsdb.path=${dir}/data`,
     `--web.listen-address=127.0.0.1:${port}`, '--log.level=warn'], { stdio: ['ignore', 'inherit', 'inherit'] });
   const ask = async (route, query = {}) => {
     const response = await fetch(`http://127.0.0.1:${port}/api/v1/${route}?${new URLSearchParams(query)}`);
@@ -466,8 +462,7 @@ test('Prometheus scrapes, and every query of the dashboard works on what it has'
     for (const rule of groups[0].rules) assert.equal(rule.health, 'ok', `${rule.name}: ${rule.lastError}`);
     assert.deepEqual((await ask('alerts')).alerts.filter((alert) => alert.state === 'firing'), []);
   } finally {
-    prometheus.kill('SIGTERM');
-    await new Promise((resolve) => prometheus.on('exit', resolve));
+    await prometheus.stop();
     rmSync(dir, { recursive: true });
   }
 });

@@ -1,5 +1,5 @@
 // Starts a real `vllm serve` on a free port of 127.0.0.1, waits until it is healthy, stops it.
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import path from 'node:path';
@@ -42,6 +42,34 @@ export async function until(what, seconds, condition) {
     if (Date.now() > end) throw new Error(`gave up after ${patience} s waiting until ${what}`);
     await sleep(20);
   }
+}
+
+/** Debian keeps daemons where a user's PATH does not look. */
+const programEnv = { ...process.env, PATH: `${process.env.PATH}:/usr/sbin` };
+
+/**
+ * Whether the test `t` must end at once because a program that it needs is not installed. That is a
+ * failure, which names the program, unless TEST_MAY_LACK_PROGRAMS says that this machine cannot have it:
+ * then the test counts as skipped.
+ */
+export function lacks(t, program) {
+  if (spawnSync(program, ['--version'], { env: programEnv, stdio: 'ignore' }).error?.code !== 'ENOENT') return false;
+  const reason = `${program} is not installed`;
+  if (!process.env.TEST_MAY_LACK_PROGRAMS) throw new Error(`${reason}; scripts/setup installs it`);
+  t.skip(reason);
+  return true;
+}
+
+/** Starts `program`; stop() ends it, also where it has ended by itself. */
+export function startProgram(program, args, options) {
+  const child = spawn(program, args, { env: programEnv, ...options });
+  const ended = once(child, 'exit');
+  return {
+    stop() {
+      child.kill('SIGTERM');
+      return ended;
+    },
+  };
 }
 
 /** A port of 127.0.0.1 where nothing listens. */

@@ -9,7 +9,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import tls from 'node:tls';
-import { Server, binary, demo, parseSse, until } from './server.mjs';
+import { Server, binary, demo, freePort, lacks, parseSse, startProgram, until } from './server.mjs';
 
 const dir = mkdtempSync(path.join(os.tmpdir(), 'vllm-tls-'));
 const file = (name) => path.join(dir, name);
@@ -191,13 +191,10 @@ for (const [what, args, message] of [
   });
 }
 
-test('nginx with TLS in front streams event by event', async () => {
+test('nginx with TLS in front streams event by event', async (t) => {
+  if (lacks(t, 'nginx')) return;
   const server = await Server.start();
-  const probe = net.createServer().listen(0, '127.0.0.1');
-  await once(probe, 'listening');
-  const { port } = probe.address();
-  probe.close();
-  await once(probe, 'close');
+  const port = await freePort();
   // Nothing is said about buffering: the stream itself asks nginx not to.
   writeFileSync(file('nginx.conf'), `
     daemon off; worker_processes 1; pid ${file('nginx.pid')}; error_log ${file('error.log')};
@@ -212,8 +209,7 @@ test('nginx with TLS in front streams event by event', async () => {
         location / { proxy_pass ${server.url}; proxy_http_version 1.1; proxy_set_header Connection ""; }
       }
     }`);
-  const nginx = spawn('nginx', ['-c', file('nginx.conf'), '-p', dir, '-e', file('error.log')], {
-    stdio: 'ignore', env: { ...process.env, PATH: `${process.env.PATH}:/usr/sbin` } });
+  const nginx = startProgram('nginx', ['-c', file('nginx.conf'), '-p', dir, '-e', file('error.log')], { stdio: 'ignore' });
   try {
     await until('nginx answers', 10, async () => {
       try {
@@ -238,8 +234,7 @@ test('nginx with TLS in front streams event by event', async () => {
     leaving.destroy();
     await until('the engine is idle', 2, async () => (await server.metric('vllm:num_requests_running')) === 0);
   } finally {
-    nginx.kill('SIGTERM');
-    await once(nginx, 'exit');
+    await nginx.stop();
     assert.equal(await server.stop(), 0);
   }
 });
