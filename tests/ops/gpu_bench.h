@@ -1,5 +1,7 @@
 // What the tests of the CUDA backend's operations share: a GPU, the CPU backend to compare with,
-// numbers, and their way there and back.
+// numbers, and their way there and back. Inputs are rounded to the activations' type first, so that
+// only the operation's own rounding is left: a unit in the last of bfloat16's 8 bits (2^-8
+// relative) or of float16's 11, and what float32 sums differ.
 #pragma once
 
 #include <math.h>
@@ -14,6 +16,8 @@
 
 #include "base/memory.h"
 #include "ops/ops.h"
+
+static const float eps = 1e-6f; // of norms
 
 /** The GPU, the reference, and what the two share. */
 struct bench {
@@ -53,6 +57,21 @@ static inline int stop_bench(void **state)
     }
     return 0;
 }
+
+static inline int start_bf16(void **state)
+{
+    return start_bench(state, DTYPE_BF16, CPU_ISA_SCALAR, 0, 7);
+}
+
+static inline int start_f16(void **state)
+{
+    return start_bench(state, DTYPE_F16, CPU_ISA_SCALAR, 0, 7);
+}
+
+/** The group of `tests` in bfloat16, then in float16; returns how many failed. */
+#define run_in_both_types(tests)                                              \
+    (cmocka_run_group_tests_name("bfloat16", tests, start_bf16, stop_bench) + \
+     cmocka_run_group_tests_name("float16", tests, start_f16, stop_bench))
 
 /** The bench, or a skipped test that says why. */
 static inline struct bench *bench_of(void **state)
@@ -94,12 +113,27 @@ static inline float rounded(const struct bench *b, float x)
     return from_bits(b, to_bits(b, x));
 }
 
+/** The form of weights in the activations' type. */
+static inline enum weight_form form_of(const struct bench *b)
+{
+    return b->gpu.activation_dtype == DTYPE_F16 ? WEIGHT_F16 : WEIGHT_BF16;
+}
+
 /** Roughly normal numbers that the activations' type holds. */
 static inline float *randoms(struct bench *b, int64_t n)
 {
     float *x = arena_array(&b->arena, float, n + 1);
     for (int64_t i = 0; i < n; i++)
         x[i] = rounded(b, (float)(uniform(b) + uniform(b) + uniform(b) - 1.5) * 2);
+    return x;
+}
+
+/** For results: what an operation forgets to write shows. */
+static inline float *floats(struct bench *b, int64_t n)
+{
+    float *x = arena_array(&b->arena, float, n + 1);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = NAN;
     return x;
 }
 
@@ -160,6 +194,17 @@ static inline float *from_gpu(struct bench *b, struct tensor t)
     for (int64_t i = 0; i < n; i++)
         x[i] = from_bits(b, bits[i]);
     return x;
+}
+
+/** The next `n` words of 32 bits. */
+static inline int32_t *words_from_gpu(struct bench *b, const int32_t *words, int64_t n)
+{
+    int32_t *copy = arena_array(&b->arena, int32_t, n + 1);
+    struct error err = {0};
+    if (b->gpu.ops.synchronize(&b->gpu, &err) != STATUS_OK)
+        fail_msg("%s", err.message);
+    b->gpu.ops.copy_out(&b->gpu, copy, words, (size_t)n * 4);
+    return copy;
 }
 
 static inline void release(struct bench *b, const void *ptr)

@@ -7,8 +7,6 @@
 // each 16 rows up to the second number.
 enum { FEW_ROWS = 16, SOME_ROWS = 64 };
 
-static const float eps = 1e-6f;
-
 enum { MAX_TOLD = 8 };
 
 static int num_failed; // cases of one test; the elements of the first MAX_TOLD are shown
@@ -170,10 +168,7 @@ static void check_product(struct bench *b, const struct product_case *c)
     op_matmul(&b->cpu, tensor_2d(expected, DTYPE_F32, rows, n),
               tensor_2d((void *)(uintptr_t)inputs, DTYPE_F32, rows, k), &reference);
     struct tensor gpu_x = matrix_to_gpu(b, x, rows, k);
-    float *poison = arena_array(&b->arena, float, rows *n);
-    for (int64_t i = 0; i < rows * n; i++)
-        poison[i] = NAN;
-    struct tensor out = matrix_to_gpu(b, poison, rows, n);
+    struct tensor out = matrix_to_gpu(b, floats(b, rows * n), rows, n);
     prepare(b, &w);
     op_matmul(&b->gpu, out, gpu_x, &w);
     const uint16_t *first = bits_from_gpu(b, out);
