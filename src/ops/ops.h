@@ -213,7 +213,8 @@ struct ops {
     /** Bytes of device memory that the operations take for themselves. NULL: none. */
     size_t (*own_bytes)(const struct device *dev, const struct backend_needs *needs);
     /** Takes the part of them whose size depends on the needs, where it is not taken at the first
-     *  use. NULL: none. Errors: OUT_OF_MEMORY. */
+     *  use, and finds out which kernels may be mixed in a batch-invariant mode. NULL: none.
+     *  Errors: OUT_OF_MEMORY; what synchronize() tells. */
     enum status (*reserve)(struct device *dev, const struct backend_needs *needs,
                            struct error *err);
 

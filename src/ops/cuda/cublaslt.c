@@ -5,9 +5,10 @@
 // is, read by column, out' [n, rows] = weight'^T [n, k] * x' [k, rows]. How a shape is computed is
 // asked of the library once and kept; many rows share the answer with close numbers of rows.
 //
-// Batch-invariant products share one answer among all numbers of rows: one kernel with one tile,
-// which walks k from its start to its end and adds nothing up afterwards (neither split-k nor
-// stream-k, which need another reduction or memory for partial sums).
+// Batch-invariant products get kernels that walk k from its start to its end and add nothing up
+// afterwards (neither split-k nor stream-k, which need another reduction or memory for partial
+// sums). Where the sums of different kernels are not known to agree, one answer serves all numbers
+// of rows: one kernel with one tile.
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -28,9 +29,10 @@ enum {
 /** What an answer depends on. */
 struct shape {
     int64_t rows, n, k, row_stride;
-    int32_t alignment;                           // bytes that all addresses are multiples of
-    bool is_f16, is_f32, has_bias, is_invariant; // is_f32: of the result
-    bool is_f8, has_blocks;                      // operands of e4m3, and how they are scaled
+    int32_t alignment; // bytes that all addresses are multiples of
+    enum sum_order order;
+    bool is_f16, is_f32, has_bias; // is_f32: of the result
+    bool is_f8, has_blocks;        // operands of e4m3, and how they are scaled
 };
 
 struct choice {
@@ -213,10 +215,10 @@ static uint64_t shape_hash(const struct shape *shape)
     hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)shape->n;
     hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)shape->k;
     hash = hash * 0x9E3779B97F4A7C15u + (uint64_t)shape->row_stride;
-    hash = hash * 0x9E3779B97F4A7C15u +
-           (uint64_t)(shape->alignment * 64 + shape->is_f8 * 32 + shape->has_blocks * 16 +
-                      shape->is_f16 * 8 + shape->is_invariant * 4 + shape->is_f32 * 2 +
-                      shape->has_bias);
+    hash =
+        hash * 0x9E3779B97F4A7C15u +
+        (uint64_t)(shape->alignment * 128 + (int32_t)shape->order * 32 + shape->is_f8 * 16 +
+                   shape->has_blocks * 8 + shape->is_f16 * 4 + shape->is_f32 * 2 + shape->has_bias);
     return hash ^ hash >> 29;
 }
 
@@ -225,7 +227,7 @@ static bool same_shape(const struct shape *a, const struct shape *b)
     return a->rows == b->rows && a->n == b->n && a->k == b->k && a->row_stride == b->row_stride &&
            a->alignment == b->alignment && a->is_f32 == b->is_f32 && a->has_bias == b->has_bias &&
            a->is_f8 == b->is_f8 && a->has_blocks == b->has_blocks && a->is_f16 == b->is_f16 &&
-           a->is_invariant == b->is_invariant;
+           a->order == b->order;
 }
 
 /** Asks the library how to compute `shape`; false if it cannot. */
@@ -235,7 +237,7 @@ static bool ask(const struct cublaslt *lt, const struct shape *shape,
     struct product p;
     cublasLtMatmulPreferenceOpaque_t preference;
     cublasLtMatmulPreference_t pref = (cublasLtMatmulPreference_t)&preference;
-    const size_t workspace_bytes = shape->is_invariant ? 0 : CUBLASLT_WORKSPACE_BYTES;
+    const size_t workspace_bytes = shape->order != SUM_ANY ? 0 : CUBLASLT_WORKSPACE_BYTES;
     const uint32_t alignment = (uint32_t)shape->alignment;
     static const cublasLtMatmulPreferenceAttributes_t ALIGNMENTS[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -245,8 +247,8 @@ static bool ask(const struct cublaslt *lt, const struct shape *shape,
     status |= lt->preference_set(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
                                  sizeof(workspace_bytes));
     // Parts of a sum are added in float32, never in the type of the operands.
-    const uint32_t reductions = shape->is_invariant ? CUBLASLT_REDUCTION_SCHEME_NONE
-                                                    : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const uint32_t reductions = shape->order != SUM_ANY ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                                        : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     status |= lt->preference_set(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
                                  sizeof(reductions));
     for (size_t i = 0; i < ARRAY_LEN(ALIGNMENTS); i++)
@@ -270,7 +272,7 @@ static const cublasLtMatmulAlgo_t *choose(struct cublaslt *lt, const struct shap
                                           const struct operands *operands)
 {
     struct shape key = *shape;
-    key.rows = shape->is_invariant ? INVARIANT_ROWS : representative(shape->rows);
+    key.rows = shape->order == SUM_ONE_KERNEL ? INVARIANT_ROWS : representative(shape->rows);
     uint64_t at = shape_hash(&key);
     for (;; at++) {
         struct choice *choice = &lt->choices[at % NUM_CHOICES];
@@ -308,8 +310,8 @@ static void multiply(struct cuda_backend *cuda, struct tensor out, const struct 
         return;
     }
     const float one = 1, zero = 0;
-    void *workspace = shape->is_invariant ? NULL : lt->workspace;
-    size_t workspace_bytes = shape->is_invariant ? 0 : CUBLASLT_WORKSPACE_BYTES;
+    void *workspace = shape->order != SUM_ANY ? NULL : lt->workspace;
+    size_t workspace_bytes = shape->order != SUM_ANY ? 0 : CUBLASLT_WORKSPACE_BYTES;
     cublasLtMatrixLayout_t d = (cublasLtMatrixLayout_t)&p.out;
     cublasStatus_t status =
         lt->matmul(lt->handle, (cublasLtMatmulDesc_t)&p.desc, &one, operands->weight,
@@ -320,7 +322,7 @@ static void multiply(struct cuda_backend *cuda, struct tensor out, const struct 
 }
 
 static struct shape shape_of(struct tensor out, int64_t k, const struct operands *operands,
-                             bool is_batch_invariant)
+                             enum sum_order order)
 {
     return (struct shape){
         .rows = out.shape[0],
@@ -331,15 +333,15 @@ static struct shape shape_of(struct tensor out, int64_t k, const struct operands
                                   (uintptr_t)operands->weight),
         .is_f32 = out.dtype == DTYPE_F32,
         .has_bias = operands->bias != NULL,
-        .is_invariant = is_batch_invariant,
+        .order = order,
     };
 }
 
 void cublaslt_matmul(struct cuda_backend *cuda, struct tensor out, struct tensor x,
-                     const void *weight, const void *bias, bool is_batch_invariant)
+                     const void *weight, const void *bias, enum sum_order order)
 {
     const struct operands operands = {.weight = weight, .x = x.data, .bias = bias};
-    struct shape shape = shape_of(out, x.shape[1], &operands, is_batch_invariant);
+    struct shape shape = shape_of(out, x.shape[1], &operands, order);
     shape.is_f16 = x.dtype == DTYPE_F16;
     multiply(cuda, out, &shape, &operands);
 }
@@ -351,14 +353,14 @@ bool cublaslt_supports_f8(struct tensor out, int64_t k)
 }
 
 void cublaslt_matmul_f8(struct cuda_backend *cuda, struct tensor out, const struct cublaslt_f8 *f8,
-                        int64_t k, const void *bias, bool is_batch_invariant)
+                        int64_t k, const void *bias, enum sum_order order)
 {
     const struct operands operands = {.weight = f8->weight,
                                       .x = f8->x,
                                       .bias = bias,
                                       .weight_scales = f8->weight_scales,
                                       .x_scales = f8->x_scales};
-    struct shape shape = shape_of(out, k, &operands, is_batch_invariant);
+    struct shape shape = shape_of(out, k, &operands, order);
     shape.is_f16 = out.dtype == DTYPE_F16;
     shape.is_f8 = true;
     shape.has_blocks = f8->has_blocks;

@@ -18,6 +18,7 @@ struct cuda_backend {
     cudaEvent_t marks[MAX_MARKS];
     cudaError_t failure; // the first one since the last synchronize()
     struct cublaslt *cublaslt;
+    bool sums_agree;          // all kernels of products add up in one order (cuda_sum_order.c)
     struct cuda_plans *plans; // of decoding attention
     void *f8_scratch;         // of products of e4m3
     size_t f8_scratch_bytes;
@@ -93,11 +94,17 @@ void cuda_experts_fill(struct ops *ops);
 NODISCARD enum status cublaslt_open(struct cublaslt **out, struct error *err);
 void cublaslt_close(struct cublaslt *lt);
 
+/** How a row of a product is added up. */
+enum sum_order {
+    SUM_ANY,        // as is fastest
+    SUM_WHOLE,      // from the start of k to its end
+    SUM_ONE_KERNEL, // so, and by one kernel for any number of rows
+};
+
 /** out [rows, n] of x's type or f32, with any row stride, = x [rows, k] bf16 or f16 *
- *  weight [n, k]^T + bias [n] (or NULL), both of x's type. `is_batch_invariant`: a row's sums are
- *  taken in one order for any number of rows. */
+ *  weight [n, k]^T + bias [n] (or NULL), both of x's type. */
 void cublaslt_matmul(struct cuda_backend *cuda, struct tensor out, struct tensor x,
-                     const void *weight, const void *bias, bool is_batch_invariant);
+                     const void *weight, const void *bias, enum sum_order order);
 
 /** Matrices of e4m3 and their scales, in device memory: of the weight's and of x's rows, or with
  *  `has_blocks` of 128 x 128 elements of the weight, [ceil(n / 128), cuda_block_pitch()], and of
@@ -113,7 +120,13 @@ bool cublaslt_supports_f8(struct tensor out, int64_t k);
 
 /** out [rows, n] of bfloat16 or float16 = x * weight^T + bias of out's type (or NULL). */
 void cublaslt_matmul_f8(struct cuda_backend *cuda, struct tensor out, const struct cublaslt_f8 *f8,
-                        int64_t k, const void *bias, bool is_batch_invariant);
+                        int64_t k, const void *bias, enum sum_order order);
+
+// ---- Batch-invariant products (cuda_sum_order.c) ---------------------------------------------
+
+/** Multiplies numbers of rows with the kernels that they get and compares bits; sets `sums_agree`.
+ *  Errors: OUT_OF_MEMORY; what synchronize() tells. */
+NODISCARD enum status cuda_try_sum_order(struct device *dev, struct error *err);
 
 // ---- Attention (cuda_attention.c) ----------------------------------------------------------
 

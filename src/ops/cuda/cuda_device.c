@@ -167,6 +167,13 @@ static size_t cuda_own_bytes(const struct device *dev, const struct backend_need
     return cuda_backend_bytes(needs, cuda_backend_of(dev)->properties.multiProcessorCount);
 }
 
+static enum status cuda_reserve(struct device *dev, const struct backend_needs *needs,
+                                struct error *err)
+{
+    TRY(cuda_f8_reserve(dev, needs, err));
+    return dev->is_batch_invariant ? cuda_try_sum_order(dev, err) : STATUS_OK;
+}
+
 static void cuda_record_begin(struct device *dev)
 {
     struct cuda_backend *cuda = cuda_backend_of(dev);
@@ -277,7 +284,7 @@ enum status cuda_device_init(struct device *dev, int32_t num_threads, struct err
         .synchronize = cuda_synchronize,
         .memory_info = cuda_memory_info,
         .own_bytes = cuda_own_bytes,
-        .reserve = cuda_f8_reserve,
+        .reserve = cuda_reserve,
         .prepared_weight_bytes = planned.ops.prepared_weight_bytes,
         .record_begin = cuda_record_begin,
         .record_end = cuda_record_end,

@@ -42,6 +42,11 @@ enum status cuda_f8_reserve(struct device *dev, const struct backend_needs *need
     return take_scratch(cuda_backend_of(dev), cuda_f8_bytes(needs), err);
 }
 
+static enum sum_order order_of(const struct device *dev)
+{
+    return dev->is_batch_invariant ? SUM_ONE_KERNEL : SUM_ANY;
+}
+
 /** Memory for scales. They are small beside their elements, and CUDA allocates two megabytes at a
  *  time, of which an allocation of both would waste most. */
 struct f8_chunk {
@@ -176,7 +181,7 @@ static void multiply_quantized(struct device *dev, struct tensor out, struct ten
     struct tensor to = out;
     if (taken != rows)
         to = tensor_2d(scratch + layout.out_at, out.dtype, taken, out.shape[1]);
-    cublaslt_matmul_f8(cuda, to, &f8, k, narrow_bias(w), dev->is_batch_invariant);
+    cublaslt_matmul_f8(cuda, to, &f8, k, narrow_bias(w), order_of(dev));
     size_t row_bytes = (size_t)out.shape[1] * dtype_size(out.dtype);
     if (taken != rows)
         dev->ops.copy_rows(dev, out.data, (size_t)out.row_stride * dtype_size(out.dtype), to.data,
@@ -201,8 +206,7 @@ static void multiply_written_out(struct device *dev, struct tensor out, struct t
         int64_t count = min_i64(fitting, w->out_features - first);
         f8_dequantize(&launch, scratch, w->data, scales_of(w), first, count, w->in_features);
         cublaslt_matmul(cuda, tensor_columns(out, first, count), x, scratch,
-                        bias ? bias + first * (int64_t)sizeof(uint16_t) : NULL,
-                        dev->is_batch_invariant);
+                        bias ? bias + first * (int64_t)sizeof(uint16_t) : NULL, order_of(dev));
     }
 }
 

@@ -191,6 +191,20 @@ struct gemv_args cuda_fused_product_args(struct tensor out, struct tensor x, con
     return args;
 }
 
+/** Rows that begin at odd addresses have cuBLASLt take kernels of older tensor cores, which add up
+ *  in another order. */
+static enum sum_order sum_order_of(const struct device *dev, struct tensor out,
+                                   const struct weight *w)
+{
+    enum { BULK_BYTES = 16 };
+    if (!dev->is_batch_invariant)
+        return SUM_ANY;
+    bool is_bulk = w->in_features * (int64_t)sizeof(uint16_t) % BULK_BYTES == 0 &&
+                   out.row_stride * (int64_t)dtype_size(out.dtype) % BULK_BYTES == 0 &&
+                   (uintptr_t)out.data % BULK_BYTES == 0;
+    return is_bulk && cuda_backend_of(dev)->sums_agree ? SUM_WHOLE : SUM_ONE_KERNEL;
+}
+
 static void table_matmul(struct device *dev, struct tensor out, struct tensor x,
                          const struct weight *w)
 {
@@ -201,17 +215,19 @@ static void table_matmul(struct device *dev, struct tensor out, struct tensor x,
     assert(w->form == cuda_dense_form(dev));
     struct cuda_backend *cuda = cuda_backend_of(dev);
     const struct cuda_launch launch = cuda_launch_of(dev);
-    const struct gemv_args args = cuda_product_args(out, x, w);
-    bool is_own = !dev->is_batch_invariant && tensor_is_dense(out);
-    if (is_own && takes_gemv(x.shape[0], w, false)) {
+    struct gemv_args args = cuda_product_args(out, x, w);
+    const enum sum_order order = sum_order_of(dev, out, w);
+    args.is_whole = order == SUM_WHOLE;
+    bool is_dense = tensor_is_dense(out);
+    if (is_dense && order == SUM_ANY && takes_gemv(x.shape[0], w, false)) {
         gemv(&launch, &args);
         return;
     }
-    if (is_own && takes_skinny_gemm(x.shape[0], w, false) && skinny_gemm(&launch, &args))
+    if (is_dense && order != SUM_ONE_KERNEL && takes_skinny_gemm(x.shape[0], w, false) &&
+        skinny_gemm(&launch, &args))
         return;
     const char *bias = w->bias;
-    cublaslt_matmul(cuda, out, x, w->data, bias ? bias + cuda_f32_bias_bytes(w) : NULL,
-                    dev->is_batch_invariant);
+    cublaslt_matmul(cuda, out, x, w->data, bias ? bias + cuda_f32_bias_bytes(w) : NULL, order);
 }
 
 static bool table_fuses_matmul(const struct device *dev, int64_t rows, const struct weight *w,

@@ -111,6 +111,7 @@ struct gemv_args {
     int32_t num_rows, n, k; // num_rows <= GEMV_MAX_ROWS; k a multiple of 64
     bool is_swiglu;         // weight holds the gate's rows, then up's: out = silu(gate) * up
     bool out_is_f32;
+    bool is_whole; // skinny_gemm() only: k is not cut, as batch-invariant products want it
 };
 
 /** Whether gemv() takes this shape. */

@@ -310,7 +310,8 @@ static int ceil_div(int a, int b)
 static void choose_cut(const struct cuda_launch *launch, struct skinny_args *s, int rows)
 {
     int num_sms = launch->num_sms, n = s->a.n;
-    s->num_splits = ceil_div(n, 64) < num_sms && s->a.k >= 8 * STEP ? 2 : 1;
+    bool is_cut = ceil_div(n, 64) < num_sms && s->a.k >= 8 * STEP && !s->a.is_whole;
+    s->num_splits = is_cut ? 2 : 1;
     int num_turns = ceil_div(ceil_div(n, 192) * s->num_splits, num_sms);
     if (num_turns > 1 && rows > 64) // registers are too few for two CTAs of three warpgroups
         num_turns = ceil_div(ceil_div(n, 128) * s->num_splits, num_sms);
