@@ -1,4 +1,5 @@
-// HTTP on libevent's evhttp: connections in, exchanges out.
+// HTTP on libevent's evhttp: connections in, exchanges out. What becomes of an exchange is in
+// http_exchange.c.
 //
 // evhttp reads requests and frames answers. What it leaves to us:
 //  1. A client that leaves while its answer is being computed. evhttp stops reading then; here
@@ -15,11 +16,6 @@
 //     (version 2.1 has no hook for that): what it writes while no answer of ours is due is replaced
 //     (http_faults.c). A body over the limit is refused as soon as its length is known; what the
 //     client still sends is read and thrown away for a while (http_linger.c).
-//
-// A `struct connection` is made as soon as evhttp has wrapped a new connection, before its first
-// byte is read, and found by its descriptor; it goes with the connection. An exchange belongs to
-// the connection until its answer has been handed over: then the evhttp request lives on by itself
-// until the last byte is written.
 #include "api_server/http_server.h"
 
 #include <assert.h>
@@ -34,10 +30,9 @@
 #include <event2/bufferevent_ssl.h>
 #include <event2/event.h>
 #include <event2/http.h>
-#include <event2/http_struct.h>
-#include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
 
+#include "api_server/http_connection.h"
 #include "api_server/http_faults.h"
 #include "api_server/http_linger.h"
 #include "api_server/tls.h"
@@ -45,9 +40,8 @@
 #include "base/memory.h"
 
 enum {
-    MAX_EARLY_BYTES = 64 << 10, // of the next requests, while one is being answered
-    ACCEPT_RETRY_S = 1,         // after the process has run out of descriptors
-    KEEP_ALIVE_PROBE_S = 60,    // TCP's own, for hosts that vanished
+    ACCEPT_RETRY_S = 1,      // after the process has run out of descriptors
+    KEEP_ALIVE_PROBE_S = 60, // TCP's own, for hosts that vanished
 };
 
 /** A callback that the owner of the server asked for. */
@@ -72,52 +66,16 @@ struct http_server {
     struct event *adopt; // gives them their connections
     struct http_linger *lingering;
     struct watch *watches;
-    int32_t num_exchanges, num_unwritten;
-};
-
-struct connection {
-    struct http_server *server;
-    struct evhttp_connection *evcon;
-    struct bufferevent *bev;
-    bufferevent_data_cb evhttp_written; // evhttp's own, while ours stand in for them
-    bufferevent_event_cb evhttp_event;
-    int fd;
-    bool idle;          // between two requests, no byte of the next one yet
-    bool writing;       // the rest of an answer that is handed over
-    bool ours;          // what is written belongs to an answer of ours
-    bool refused;       // by evhttp: the rest of the request may still be on its way
-    uint64_t num_taken; // bytes that the socket took
-    struct http_exchange *exchange;
-    char peer[64];
-};
-
-struct http_exchange {
-    struct connection *connection;
-    struct evhttp_request *request;
-    char *path; // from evhttp_uridecode()
-    size_t path_len;
-    bool streaming;
-    bool has_body; // the answer's: neither HEAD nor a status without one
-    void (*on_close)(void *context);
-    void *on_close_context;
+    struct http_counts counts;
 };
 
 // ---- connections ---------------------------------------------------------------------------
 
-static void set_timeouts(struct connection *connection, int32_t read_s, int32_t write_s)
+void http_connection_set_timeouts(struct connection *connection, int32_t read_s, int32_t write_s)
 {
     struct timeval read = {.tv_sec = read_s}, write = {.tv_sec = write_s};
     bufferevent_set_timeouts(connection->bev, read_s > 0 ? &read : NULL,
                              write_s > 0 ? &write : NULL);
-}
-
-/** Frees what is ours; the evhttp request is left alone. */
-static void forget_exchange(struct http_exchange *x)
-{
-    x->connection->exchange = NULL;
-    x->connection->server->num_exchanges--;
-    free(x->path);
-    free(x);
 }
 
 /** evhttp's word that a connection ends: the last that is heard of it. */
@@ -132,13 +90,13 @@ static void on_connection_close(struct evhttp_connection *evcon, void *context)
         bool orphaned = evhttp_request_get_connection(request) == NULL;
         if (x->on_close)
             x->on_close(x->on_close_context);
-        forget_exchange(x);
+        http_exchange_forget(x);
         if (orphaned)
             evhttp_request_free(request);
     }
     if (connection->refused)
         http_linger_add(connection->server->lingering, connection->fd);
-    connection->server->num_unwritten -= connection->writing;
+    connection->counts->num_unwritten -= connection->writing;
     connection->server->connections[connection->fd] = NULL;
     free(connection);
 }
@@ -150,7 +108,7 @@ static void on_output(struct evbuffer *output, const struct evbuffer_cb_info *in
     struct connection *connection = context;
     connection->num_taken += info->n_deleted;
     if (!connection->ours &&
-        http_faults_replace(output, info, &connection->server->options, str_from(connection->peer)))
+        http_faults_replace(output, info, connection->options, str_from(connection->peer)))
         connection->refused = true;
 }
 
@@ -161,9 +119,9 @@ static void on_input(struct evbuffer *input, const struct evbuffer_cb_info *info
     if (connection->exchange && evbuffer_get_length(input) > MAX_EARLY_BYTES)
         shutdown(connection->fd, SHUT_RDWR); // the next read tells evhttp
     if (info->n_added > 0 && connection->idle) {
-        int32_t timeout_s = connection->server->options.body_timeout_s;
+        int32_t timeout_s = connection->options->body_timeout_s;
         connection->idle = false;
-        set_timeouts(connection, timeout_s, timeout_s);
+        http_connection_set_timeouts(connection, timeout_s, timeout_s);
     }
 }
 
@@ -196,6 +154,8 @@ static void add_connection(struct http_server *server, struct bufferevent *bev)
     }
     struct connection *connection = xcalloc(1, sizeof(*connection));
     connection->server = server;
+    connection->options = &server->options;
+    connection->counts = &server->counts;
     connection->evcon = evcon;
     connection->bev = bev;
     connection->fd = fd;
@@ -227,322 +187,10 @@ static struct connection *connection_of(struct http_server *server, struct evhtt
     return connection;
 }
 
-/** While an answer is being computed: notice the client's leaving, let nothing else in. */
-static void watch_for_close(struct connection *connection)
-{
-    bufferevent_data_cb write_cb;
-    bufferevent_event_cb event_cb;
-    void *context;
-    bufferevent_getcb(connection->bev, NULL, &write_cb, &event_cb, &context);
-    bufferevent_setcb(connection->bev, NULL, write_cb, event_cb, context);
-    bufferevent_setwatermark(connection->bev, EV_READ, 0, 0);
-    set_timeouts(connection, 0, 0);
-    bufferevent_enable(connection->bev, EV_READ);
-}
-
-/** The last byte of an answer is written; the connection closes or waits for another request. */
-static void on_answer_written(struct evhttp_request *request, void *context)
-{
-    (void)request;
-    struct connection *connection = context;
-    const struct http_server_options *options = &connection->server->options;
-    connection->server->num_unwritten -= connection->writing;
-    connection->writing = connection->ours = false;
-    connection->idle = evbuffer_get_length(bufferevent_get_input(connection->bev)) == 0;
-    bufferevent_setwatermark(connection->bev, EV_READ, 0,
-                             (size_t)options->max_body_bytes + MAX_EARLY_BYTES);
-    set_timeouts(connection,
-                 connection->idle ? options->keep_alive_timeout_s : options->body_timeout_s,
-                 options->body_timeout_s);
-}
-
-// ---- requests ------------------------------------------------------------------------------
-
-/** evhttp reads no body after HEAD: what follows must not be taken for a request. */
-static bool has_unread_body(struct evhttp_request *request)
-{
-    const struct evkeyvalq *headers = evhttp_request_get_input_headers(request);
-    return evhttp_request_get_command(request) == EVHTTP_REQ_HEAD &&
-           (evhttp_find_header(headers, "Content-Length") ||
-            evhttp_find_header(headers, "Transfer-Encoding"));
-}
-
-static void close_after_answer(struct evhttp_request *request)
-{
-    struct evkeyvalq *headers = evhttp_request_get_output_headers(request);
-    if (!evhttp_find_header(headers, "Connection"))
-        evhttp_add_header(headers, "Connection", "close");
-}
-
-static void decode_path(struct http_exchange *x)
-{
-    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(x->request);
-    const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
-    x->path = evhttp_uridecode(path ? path : "", 0, &x->path_len);
-}
-
 /** evhttp's word that a request is complete. */
 static void on_evhttp_request(struct evhttp_request *request, void *context)
 {
-    struct http_server *server = context;
-    struct connection *connection = connection_of(server, evhttp_request_get_connection(request));
-    struct http_exchange *x = xcalloc(1, sizeof(*x));
-    x->connection = connection;
-    x->request = request;
-    connection->exchange = x;
-    connection->idle = false;
-    connection->ours = true;
-    server->num_exchanges++;
-    decode_path(x);
-    watch_for_close(connection);
-    evhttp_request_set_on_complete_cb(request, on_answer_written, connection);
-    evhttp_add_header(evhttp_request_get_output_headers(request), "Server", "vllm.c");
-
-    const char *fault = http_faults_of_head(request, server->options.max_header_count);
-    if (fault || has_unread_body(request))
-        close_after_answer(request);
-    if (fault) {
-        struct buf body = {0};
-        server->options.on_fault(server->options.context, http_exchange_peer(x), 400, fault, &body);
-        http_exchange_reply(x, 400, "application/json", buf_str(&body));
-        buf_deinit(&body);
-        return;
-    }
-    server->options.on_request(server->options.context, x);
-}
-
-struct str http_exchange_method(const struct http_exchange *x)
-{
-    switch (evhttp_request_get_command(x->request)) {
-    case EVHTTP_REQ_GET:
-        return STR("GET");
-    case EVHTTP_REQ_POST:
-        return STR("POST");
-    case EVHTTP_REQ_HEAD:
-        return STR("HEAD");
-    case EVHTTP_REQ_PUT:
-        return STR("PUT");
-    case EVHTTP_REQ_DELETE:
-        return STR("DELETE");
-    case EVHTTP_REQ_OPTIONS:
-        return STR("OPTIONS");
-    case EVHTTP_REQ_PATCH:
-        return STR("PATCH");
-    default: // not among the allowed methods: never gets here
-        return STR("");
-    }
-}
-
-struct str http_exchange_path(const struct http_exchange *x)
-{
-    return x->path ? (struct str){x->path, x->path_len} : STR("");
-}
-
-struct str http_exchange_query(const struct http_exchange *x)
-{
-    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(x->request);
-    const char *query = uri ? evhttp_uri_get_query(uri) : NULL;
-    return query ? str_from(query) : STR("");
-}
-
-struct str http_exchange_body(const struct http_exchange *x)
-{
-    struct evbuffer *input = evhttp_request_get_input_buffer(x->request);
-    size_t len = evbuffer_get_length(input);
-    if (len == 0)
-        return STR("");
-    const unsigned char *bytes = evbuffer_pullup(input, -1);
-    CHECK(bytes);
-    return (struct str){(const char *)bytes, len};
-}
-
-struct str http_exchange_header(const struct http_exchange *x, const char *name)
-{
-    return str_from(evhttp_find_header(evhttp_request_get_input_headers(x->request), name));
-}
-
-int32_t http_exchange_header_count(const struct http_exchange *x, const char *name)
-{
-    int32_t count = 0;
-    const struct evkeyvalq *headers = evhttp_request_get_input_headers(x->request);
-    for (const struct evkeyval *h = headers->tqh_first; h; h = h->next.tqe_next)
-        count += strcasecmp(h->key, name) == 0;
-    return count;
-}
-
-struct str http_exchange_peer(const struct http_exchange *x)
-{
-    return str_from(x->connection->peer);
-}
-
-// ---- answers -------------------------------------------------------------------------------
-
-const char *http_status_phrase(int32_t status)
-{
-    static const struct {
-        int32_t status;
-        const char *phrase;
-    } rows[] = {
-        {200, "OK"},
-        {201, "Created"},
-        {202, "Accepted"},
-        {204, "No Content"},
-        {400, "Bad Request"},
-        {401, "Unauthorized"},
-        {403, "Forbidden"},
-        {404, "Not Found"},
-        {405, "Method Not Allowed"},
-        {408, "Request Timeout"},
-        {409, "Conflict"},
-        {413, "Request Entity Too Large"},
-        {415, "Unsupported Media Type"},
-        {422, "Unprocessable Entity"},
-        {429, "Too Many Requests"},
-        {499, "Client Closed Request"},
-        {500, "Internal Server Error"},
-        {501, "Not Implemented"},
-        {502, "Bad Gateway"},
-        {503, "Service Unavailable"},
-        {504, "Gateway Timeout"},
-    };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        if (rows[i].status == status)
-            return rows[i].phrase;
-    }
-    return "Unknown";
-}
-
-void http_exchange_add_header(struct http_exchange *x, const char *name, const char *value)
-{
-    // evhttp refuses line breaks: a value taken from a request cannot forge another header.
-    if (evhttp_add_header(evhttp_request_get_output_headers(x->request), name, value) != 0)
-        log_warning("header %s: a value with line breaks is left out", name);
-}
-
-static void start_answer(struct http_exchange *x, int32_t status, const char *content_type)
-{
-    assert(!x->streaming);
-    struct evkeyvalq *headers = evhttp_request_get_output_headers(x->request);
-    if (content_type && !evhttp_find_header(headers, "Content-Type"))
-        evhttp_add_header(headers, "Content-Type", content_type);
-    x->has_body = evhttp_request_get_command(x->request) != EVHTTP_REQ_HEAD && status != 204 &&
-                  status != 304 && status >= 200;
-}
-
-static void on_written(struct bufferevent *bev, void *context)
-{
-    struct connection *connection = context;
-    if (evbuffer_get_length(bufferevent_get_output(bev)) == 0)
-        connection->evhttp_written(bev, connection->evcon);
-}
-
-static void on_fault(struct bufferevent *bev, short what, void *context)
-{
-    struct connection *connection = context;
-    connection->evhttp_event(bev, what, connection->evcon);
-}
-
-/** In TLS the word that output was written comes a turn of the loop late, when the end of the
- * answer may have joined it: evhttp, which would then stop writing, hears of it once nothing is
- * left. */
-static void expect_end(struct connection *connection)
-{
-    bufferevent_getcb(connection->bev, NULL, &connection->evhttp_written, &connection->evhttp_event,
-                      NULL);
-    bufferevent_setcb(connection->bev, NULL, on_written, on_fault, connection);
-}
-
-/** The answer is queued in full: only writing it is left, and that must not take for ever. What the
- *  client does to its sending side no longer matters. */
-static void finish_answer(struct connection *connection)
-{
-    if (connection->server->options.tls)
-        expect_end(connection);
-    connection->writing = true;
-    connection->server->num_unwritten++;
-    set_timeouts(connection, 0, connection->server->options.body_timeout_s);
-    bufferevent_disable(connection->bev, EV_READ);
-}
-
-void http_exchange_reply(struct http_exchange *x, int32_t status, const char *content_type,
-                         struct str body)
-{
-    struct connection *connection = x->connection;
-    struct evhttp_request *request = x->request;
-    start_answer(x, status, content_type);
-    if (body.len > 0 && x->has_body)
-        evbuffer_add(evhttp_request_get_output_buffer(request), body.ptr, body.len);
-    forget_exchange(x);
-    evhttp_send_reply(request, status, http_status_phrase(status), NULL);
-    finish_answer(connection);
-}
-
-void http_exchange_begin_stream(struct http_exchange *x, int32_t status, const char *content_type)
-{
-    start_answer(x, status, content_type);
-    if (x->request->major == 1 && x->request->minor == 0) {
-        // Such a client knows no chunks: the end of the connection is the end of the stream.
-        evhttp_remove_header(evhttp_request_get_input_headers(x->request), "Connection");
-        close_after_answer(x->request);
-    }
-    x->streaming = true;
-    evhttp_send_reply_start(x->request, status, http_status_phrase(status));
-}
-
-void http_exchange_write(struct http_exchange *x, struct str bytes)
-{
-    assert(x->streaming);
-    if (bytes.len == 0 || !x->has_body)
-        return;
-    // Writing is enabled since the headers went out: everything that is added before the loop turns
-    // leaves in one system call.
-    struct evbuffer *output = bufferevent_get_output(x->connection->bev);
-    if (x->request->chunked)
-        evbuffer_add_printf(output, "%zx\r\n", bytes.len);
-    evbuffer_add(output, bytes.ptr, bytes.len);
-    if (x->request->chunked)
-        evbuffer_add(output, "\r\n", 2);
-}
-
-size_t http_exchange_pending_bytes(const struct http_exchange *x)
-{
-    return evbuffer_get_length(bufferevent_get_output(x->connection->bev));
-}
-
-uint64_t http_exchange_taken_bytes(const struct http_exchange *x)
-{
-    return x->connection->num_taken;
-}
-
-void http_exchange_end(struct http_exchange *x)
-{
-    assert(x->streaming);
-    struct connection *connection = x->connection;
-    struct evhttp_request *request = x->request;
-    forget_exchange(x);
-    // Last touch of the connection: where nothing is left to write, evhttp may close it at once.
-    bool chunked = request->chunked;
-    if (!chunked)
-        finish_answer(connection);
-    evhttp_send_reply_end(request);
-    if (chunked)
-        finish_answer(connection);
-}
-
-void http_exchange_abort(struct http_exchange *x)
-{
-    struct connection *connection = x->connection;
-    x->on_close = NULL;
-    // A reset rather than an orderly end, so that nobody takes a cut answer for a whole one.
-    struct linger linger = {.l_onoff = 1};
-    setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
-    evhttp_connection_free(connection->evcon);
-}
-
-void http_exchange_on_close(struct http_exchange *x, void (*fn)(void *context), void *context)
-{
-    x->on_close = fn;
-    x->on_close_context = context;
+    http_exchange_start(connection_of(context, evhttp_request_get_connection(request)), request);
 }
 
 // ---- the server ----------------------------------------------------------------------------
@@ -694,12 +342,12 @@ void http_server_stop_listening(struct http_server *server)
 
 int32_t http_server_num_exchanges(const struct http_server *server)
 {
-    return server->num_exchanges;
+    return server->counts.num_exchanges;
 }
 
 int32_t http_server_num_unwritten(const struct http_server *server)
 {
-    return server->num_unwritten;
+    return server->counts.num_unwritten;
 }
 
 static void on_event(evutil_socket_t fd, short what, void *context)

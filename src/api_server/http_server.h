@@ -1,4 +1,4 @@
-// HTTP: connections in, exchanges out. One event loop, one thread. libevent stays in http_server.c.
+// HTTP: connections in, exchanges out. One event loop, one thread. libevent stays in http_*.c.
 #pragma once
 
 #include <stdbool.h>
