@@ -29,13 +29,13 @@ struct http_answer {
     bool complete; // the end of the body was seen
 };
 
-static void http_answer_free(struct http_answer *a)
+static inline void http_answer_free(struct http_answer *a)
 {
     free(a->head);
     free(a->body);
 }
 
-static int http_connect(int port)
+static inline int http_connect(int port)
 {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in address = {.sin_family = AF_INET,
@@ -48,7 +48,7 @@ static int http_connect(int port)
     return fd;
 }
 
-static void http_send_all(int fd, struct str bytes)
+static inline void http_send_all(int fd, struct str bytes)
 {
     for (size_t done = 0; done < bytes.len;) {
         ssize_t n = send(fd, bytes.ptr + done, bytes.len - done, MSG_NOSIGNAL);
@@ -59,8 +59,8 @@ static void http_send_all(int fd, struct str bytes)
 }
 
 /** Connects and sends; the caller reads and closes. `headers`: lines with \r\n, or "". */
-static int http_start(int port, const char *method, const char *path, const char *headers,
-                      struct str body)
+static inline int http_start(int port, const char *method, const char *path, const char *headers,
+                             struct str body)
 {
     struct buf out = {0};
     buf_printf(&out, "%s %s HTTP/1.1\r\nHost: t\r\nConnection: close\r\n%s", method, path, headers);
@@ -78,7 +78,7 @@ static int http_start(int port, const char *method, const char *path, const char
 }
 
 /** Reads once; false at the end, after an error or when the time is over. */
-static bool http_read_some(int fd, struct buf *in, int64_t deadline_ns)
+static inline bool http_read_some(int fd, struct buf *in, int64_t deadline_ns)
 {
     int64_t left_ms = (deadline_ns - clock_monotonic_ns()) / 1000000;
     struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
@@ -93,7 +93,7 @@ static bool http_read_some(int fd, struct buf *in, int64_t deadline_ns)
 }
 
 /** Reads until `text` has come `count` times. */
-static bool http_read_until(int fd, struct buf *in, const char *text, int count)
+static inline bool http_read_until(int fd, struct buf *in, const char *text, int count)
 {
     int64_t deadline_ns = clock_monotonic_ns() + CLIENT_TIMEOUT_MS * 1000000LL;
     for (;;) {
@@ -110,7 +110,7 @@ static bool http_read_until(int fd, struct buf *in, const char *text, int count)
     }
 }
 
-static void http_dechunk(struct http_answer *a, struct str rest)
+static inline void http_dechunk(struct http_answer *a, struct str rest)
 {
     struct buf body = {0};
     while (rest.len > 0) {
@@ -131,7 +131,7 @@ static void http_dechunk(struct http_answer *a, struct str rest)
     buf_deinit(&body);
 }
 
-static struct http_answer http_parse(struct str in)
+static inline struct http_answer http_parse(struct str in)
 {
     struct http_answer a = {0};
     size_t end = str_find(in, STR("\r\n\r\n"), 0);
@@ -153,7 +153,7 @@ static struct http_answer http_parse(struct str in)
     return a;
 }
 
-static struct http_answer http_finish(int fd)
+static inline struct http_answer http_finish(int fd)
 {
     struct buf in = {0};
     int64_t deadline_ns = clock_monotonic_ns() + CLIENT_TIMEOUT_MS * 1000000LL;
@@ -166,8 +166,8 @@ static struct http_answer http_finish(int fd)
     return answer;
 }
 
-static struct http_answer http_call(int port, const char *method, const char *path,
-                                    const char *headers, const char *body)
+static inline struct http_answer http_call(int port, const char *method, const char *path,
+                                           const char *headers, const char *body)
 {
     return http_finish(http_start(port, method, path, headers, str_from(body)));
 }

@@ -1,8 +1,8 @@
-// top-k and top-p both look for a cut in falling order of a row's logits: where the count reaches k,
-// or the mass reaches p. A histogram over slices of 1/32 nat finds the slice of the cut; histograms over
-// ever smaller intervals of the float's bits find the logit inside it, usually in one more round.
-// Counts and masses are integers (a weight relative to its slice's top has 28 bits, split over two
-// counters), so that atomics may add them in any order with one result.
+// top-k and top-p both look for a cut in falling order of a row's logits: where the count reaches
+// k, or the mass reaches p. A histogram over slices of 1/32 nat finds the slice of the cut;
+// histograms over ever smaller intervals of the float's bits find the logit inside it, usually in
+// one more round. Counts and masses are integers (a weight relative to its slice's top has 28 bits,
+// split over two counters), so that atomics may add them in any order with one result.
 #pragma once
 
 #include "ops/cuda/sample_row.cuh"
