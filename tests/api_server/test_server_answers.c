@@ -74,7 +74,7 @@ static void stop_strings_cut_the_answer_and_abort_the_engine(void **state)
 {
     struct fixture *f = *state;
     int aborts = atomic_load(&f->engine.num_aborts);
-    atomic_store(&f->engine.step_ms, 1); // no request ends by itself before its abort is there
+    atomic_store(&f->engine.step_ms, 5); // no request ends by itself before its abort is there
     const struct {
         const char *fields, *text;
     } rows[] = {
@@ -87,7 +87,7 @@ static void stop_strings_cut_the_answer_and_abort_the_engine(void **state)
         for (int per_step = 1; per_step <= 5; per_step += 2) {
             atomic_store(&f->engine.tokens_per_step, per_step);
             char body[256];
-            snprintf(body, sizeof(body), "{\"prompt\":\"x\",\"seed\":0,\"max_tokens\":1900,%s}",
+            snprintf(body, sizeof(body), "{\"prompt\":\"x\",\"seed\":0,\"max_tokens\":400,%s}",
                      rows[i].fields);
             json_t *a = post(f, COMPLETIONS, body, 200);
             assert_string_equal(text_at(a, "choices.0.text"), rows[i].text);
@@ -96,7 +96,7 @@ static void stop_strings_cut_the_answer_and_abort_the_engine(void **state)
             int tokens = int_at(a, "usage.completion_tokens");
             json_decref(a);
             snprintf(body, sizeof(body),
-                     "{\"prompt\":\"x\",\"seed\":0,\"max_tokens\":1900,\"stream\":true,"
+                     "{\"prompt\":\"x\",\"seed\":0,\"max_tokens\":400,\"stream\":true,"
                      "\"stream_options\":{\"include_usage\":true},%s}",
                      rows[i].fields);
             struct events e = stream(f, COMPLETIONS, body);
