@@ -184,36 +184,11 @@ static void write_elements(void *dst, enum dtype dtype, float scale, const float
     }
 }
 
-static void avx2_kv_cache_write(struct device *dev, const struct kv_cache *cache, struct tensor k,
-                                struct tensor v, const int64_t *slot_mapping)
-{
-    int32_t num_tokens = (int32_t)k.shape[0];
-    int32_t head_dim = cache->head_dim, block_size = cache->block_size;
-    int64_t head_bytes = head_dim * (int64_t)dtype_size(cache->dtype);
-    int threads = cpu_threads_for(dev, (int64_t)num_tokens * cache->num_kv_heads * head_dim);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int32_t t = 0; t < num_tokens; t++) {
-        int64_t slot = slot_mapping[t];
-        if (slot < 0)
-            continue;
-        int64_t block = slot / block_size, offset = slot % block_size;
-        CHECK(block < cache->num_blocks);
-        for (int32_t h = 0; h < cache->num_kv_heads; h++) {
-            int64_t to = ((block * cache->num_kv_heads + h) * block_size + offset) * head_bytes;
-            int64_t from = t * k.row_stride + (int64_t)h * head_dim;
-            write_elements((char *)cache->k + to, cache->dtype, cache->k_scale,
-                           (float *)k.data + from, head_dim);
-            write_elements((char *)cache->v + to, cache->dtype, cache->v_scale,
-                           (float *)v.data + from, head_dim);
-        }
-    }
-}
-
 static void avx2_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cache *cache,
                              const struct qkv_params *params, const int32_t *positions,
                              const int64_t *slot_mapping)
 {
-    static const struct cpu_qkv_parts parts = {avx2_head_rms_norm, avx2_kv_cache_write};
+    static const struct cpu_qkv_parts parts = {avx2_head_rms_norm, write_elements};
     cpu_prepare_qkv(dev, qkv, cache, params, positions, slot_mapping, &parts);
 }
 

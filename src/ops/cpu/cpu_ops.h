@@ -28,8 +28,8 @@ void cpu_combine_experts(struct device *dev, struct tensor out, struct tensor x,
 struct cpu_qkv_parts {
     void (*head_rms_norm)(struct device *dev, struct tensor x, int32_t head_dim,
                           struct norm_params norm);
-    void (*kv_cache_write)(struct device *dev, const struct kv_cache *cache, struct tensor k,
-                           struct tensor v, const int64_t *slot_mapping);
+    /** `n` floats into a cache of `dtype`; `scale` counts for e4m3 alone. */
+    void (*write_elements)(void *dst, enum dtype dtype, float scale, const float *src, int32_t n);
 };
 
 /** prepare_qkv() out of its parts. */

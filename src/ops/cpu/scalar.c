@@ -271,8 +271,9 @@ static void write_elements(void *dst, enum dtype dtype, float scale, const float
         out[i] = dtype == DTYPE_BF16 ? f32_to_bf16(src[i]) : f32_to_f16(src[i]);
 }
 
-static void scalar_kv_cache_write(struct device *dev, const struct kv_cache *cache, struct tensor k,
-                                  struct tensor v, const int64_t *slot_mapping)
+static void write_kv_cache(struct device *dev, const struct kv_cache *cache, struct tensor k,
+                           struct tensor v, const int64_t *slot_mapping,
+                           const struct cpu_qkv_parts *parts)
 {
     int32_t num_tokens = (int32_t)k.shape[0];
     int32_t head_dim = cache->head_dim, block_size = cache->block_size;
@@ -288,10 +289,10 @@ static void scalar_kv_cache_write(struct device *dev, const struct kv_cache *cac
         for (int32_t h = 0; h < cache->num_kv_heads; h++) {
             int64_t to = ((block * cache->num_kv_heads + h) * block_size + offset) * head_bytes;
             int64_t from = t * k.row_stride + (int64_t)h * head_dim;
-            write_elements((char *)cache->k + to, cache->dtype, cache->k_scale,
-                           (float *)k.data + from, head_dim);
-            write_elements((char *)cache->v + to, cache->dtype, cache->v_scale,
-                           (float *)v.data + from, head_dim);
+            parts->write_elements((char *)cache->k + to, cache->dtype, cache->k_scale,
+                                  (float *)k.data + from, head_dim);
+            parts->write_elements((char *)cache->v + to, cache->dtype, cache->v_scale,
+                                  (float *)v.data + from, head_dim);
         }
     }
 }
@@ -314,14 +315,14 @@ void cpu_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cach
     }
     rope(dev, q, head_dim, params->rot_dim, params->cos_sin, positions);
     rope(dev, k, head_dim, params->rot_dim, params->cos_sin, positions);
-    parts->kv_cache_write(dev, cache, k, v, slot_mapping);
+    write_kv_cache(dev, cache, k, v, slot_mapping, parts);
 }
 
 static void scalar_prepare_qkv(struct device *dev, struct tensor qkv, const struct kv_cache *cache,
                                const struct qkv_params *params, const int32_t *positions,
                                const int64_t *slot_mapping)
 {
-    static const struct cpu_qkv_parts parts = {scalar_head_rms_norm, scalar_kv_cache_write};
+    static const struct cpu_qkv_parts parts = {scalar_head_rms_norm, write_elements};
     cpu_prepare_qkv(dev, qkv, cache, params, positions, slot_mapping, &parts);
 }
 
