@@ -4,8 +4,9 @@
 #include "ops/gpu_bench.h"
 
 // Up to so many rows, activations stay as they are; where they always do, the weight is read for
-// each 16 rows up to the second number.
-enum { FEW_ROWS = 16, SOME_ROWS = 64 };
+// each 16 rows up to the second number. Up to the third number of rows our own kernel multiplies
+// quantised activations.
+enum { FEW_ROWS = 16, SOME_ROWS = 64, SKINNY_ROWS = 128, SKINNY_ROWS_BLOCKS = 64 };
 
 enum { MAX_TOLD = 8 };
 
@@ -74,12 +75,15 @@ enum way { WIDENED, QUANTISED, WRITTEN_OUT };
 
 static enum way way_of(const struct bench *b, const struct weight *w, int64_t rows)
 {
-    bool quantises =
-        w->scales.quantizes_input && w->in_features % 16 == 0 && w->out_features % 16 == 0;
-    if (!b->gpu.is_batch_invariant && w->in_features % 64 == 0 &&
-        rows <= (quantises ? FEW_ROWS : SOME_ROWS))
+    bool is_invariant = b->gpu.is_batch_invariant;
+    bool widens = !is_invariant && w->in_features % 64 == 0;
+    if (widens && rows <= FEW_ROWS)
         return WIDENED;
-    return quantises ? QUANTISED : WRITTEN_OUT;
+    int64_t most = w->scales.block_pitch > 0 ? SKINNY_ROWS_BLOCKS : SKINNY_ROWS;
+    bool is_taken = (!is_invariant && rows <= most) || w->out_features % 16 == 0;
+    if (w->scales.quantizes_input && w->in_features % 16 == 0 && is_taken)
+        return QUANTISED;
+    return widens && rows <= SOME_ROWS ? WIDENED : WRITTEN_OUT;
 }
 
 /** x as it is multiplied with the weight. */
@@ -206,11 +210,12 @@ static void check_product(struct bench *b, const struct product_case *c)
 static void check_products(struct bench *b)
 {
     num_failed = 0;
-    static const int64_t rows[] = {1, 2, 5, 8, 9, 16, 17, 18, 20, 33, 64, 65, 130, 514, 517};
+    static const int64_t rows[] = {1,  2,  5,  8,  9,   16,  17,  18, 20,
+                                   33, 64, 65, 97, 128, 130, 514, 517};
     static const struct {
         int64_t k, n;
     } shapes[] = {{64, 128},   {384, 1152}, {1024, 512}, {128, 24}, {200, 264},
-                  {1040, 656}, {192, 2304}, {33, 10},    {7, 3}};
+                  {1040, 656}, {192, 2304}, {33, 10},    {7, 3},    {2064, 26}};
     int turn = 0;
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         for (size_t j = 0; j < ARRAY_LEN(rows); j++) {
@@ -257,8 +262,11 @@ static void check_fused(struct bench *b, int64_t rows, int64_t k, int64_t n, int
     float *products = arena_array(&b->arena, float, rows *n);
     float *results = arena_array(&b->arena, float, rows *cols);
     struct tensor gpu_x = matrix_to_gpu(b, x, rows, k), gpu_out = matrix_to_gpu(b, out, rows, cols);
+    bool is_quantised = way_of(b, &w, rows) == QUANTISED;
     for (int64_t i = 0; i < rows * k; i++)
         inputs[i] = flags & 1 ? from_bits(b, to_bits(b, x[i] * norm[i % k])) : x[i];
+    if (is_quantised)
+        inputs = (float *)(uintptr_t)inputs_of(b, inputs, rows, &w);
     plain.bias = NULL;
     op_matmul(&b->cpu, tensor_2d(products, DTYPE_F32, rows, n),
               tensor_2d(inputs, DTYPE_F32, rows, k), &plain);
@@ -282,14 +290,16 @@ static void check_fused(struct bench *b, int64_t rows, int64_t k, int64_t n, int
         {flags & 1 ? gpu_norm.data : NULL, eps, 0}, is_swiglu, adds};
     if (op_fuses_matmul(&b->gpu, rows, &w, &fusion)) {
         op_fused_matmul(&b->gpu, gpu_out, gpu_x, &w, &fusion);
-        double size = sqrt((double)k);
+        double size = sqrt((double)k), exact = is_quantised ? 0.02 : 4e-5;
         char what[128];
         snprintf(what, sizeof(what), "fused, %ld rows of %ld by %ld, flags %d, scales %d",
                  (long)rows, (long)k, (long)n, flags, (int)scheme);
         assert_close(from_gpu(b, gpu_out), out, rows * cols, rounding(b),
-                     4e-5 * size * (is_swiglu ? 4 * size : 1), what);
+                     exact * size * (is_swiglu ? 4 * size : 1), what);
     } else {
-        assert_true(b->gpu.activation_dtype == DTYPE_F16 && flags & 1);
+        bool is_skinny = rows > FEW_ROWS && (scheme == BY_ROW || rows <= SKINNY_ROWS_BLOCKS);
+        assert_true(flags & 1 || !is_skinny);
+        assert_true(rows > FEW_ROWS || b->gpu.activation_dtype == DTYPE_F16);
     }
     release(b, w.data);
     release(b, gpu_norm.data);
@@ -301,7 +311,7 @@ static void check_fused(struct bench *b, int64_t rows, int64_t k, int64_t n, int
 static void fused_products_are_right(void **state)
 {
     struct bench *b = bench_of(state);
-    static const int64_t rows[] = {1, 2, 8, 9, 16};
+    static const int64_t rows[] = {1, 2, 8, 9, 16, 17, 33, 70, 128};
     for (int is_f16 = 0; is_f16 <= 1; is_f16++) {
         b->gpu.activation_dtype = is_f16 ? DTYPE_F16 : DTYPE_BF16;
         for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -309,6 +319,8 @@ static void fused_products_are_right(void **state)
                 check_fused(b, rows[i], 64, 48, flags, BY_ROW);
                 check_fused(b, rows[i], 576, 3104, flags, flags % 3 ? BY_BLOCK : BY_ROW);
                 check_fused(b, rows[i], 1088, 512, flags, BY_BLOCK);
+                if (rows[i] > FEW_ROWS)
+                    check_fused(b, rows[i], 2048, 1042, flags, flags % 3 ? BY_ROW : BY_BLOCK);
             }
         }
     }

@@ -473,6 +473,7 @@ static bool encode_pool(CUtensorMap *map, void *pool, const struct cuda_kv_cache
         cache->head_dim,
         cache->head_dim,
         is_f16,
+        false,
     };
     return tensor_map_encode(map, &m, PAGE);
 }

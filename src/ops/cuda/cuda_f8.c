@@ -2,7 +2,8 @@
 //
 //  - few: our own kernel, which widens elements on their way into the tensor cores and leaves the
 //    activations as they are. Reading the weight is what bounds it;
-//  - more: activations become e4m3 as well, and cuBLASLt multiplies e4m3 with e4m3;
+//  - a batch that decodes: activations become e4m3 as well, and skinny_gemm_f8() multiplies both;
+//  - more: cuBLASLt does;
 //  - where activations are to stay as they are, or the library does not take the shape: a part of
 //    the weight after the other is written out in full and multiplied as an ordinary one.
 #include <stdlib.h>
@@ -146,41 +147,82 @@ static void multiply_widening(struct device *dev, struct tensor out, struct tens
     }
 }
 
+/** x as e4m3 in scratch. */
+struct quantized {
+    const char *codes;   // NULL: there is no scratch
+    const float *scales; // [rows], or of blocks [ceil(k / 128), pitch]
+};
+
+static struct quantized quantize(struct device *dev, struct tensor x, const struct weight *w,
+                                 const struct f8_scratch_layout *layout, int64_t pitch)
+{
+    const struct cuda_launch launch = cuda_launch_of(dev);
+    char *scratch = scratch_for(cuda_backend_of(dev), layout);
+    if (!scratch)
+        return (struct quantized){NULL, NULL};
+    const struct f8_quantize_args args = {
+        .out = scratch,
+        .scales = (float *)(scratch + layout->scales_at),
+        .x = x.data,
+        .scale = w->scales.input_scale,
+        .rows = (int32_t)x.shape[0],
+        .k = (int32_t)w->in_features,
+        .scale_pitch = (int32_t)pitch,
+        .is_grouped = w->scales.block_pitch > 0,
+    };
+    f8_quantize(&launch, &args);
+    return (struct quantized){scratch, args.scales};
+}
+
+static bool takes_skinny_gemm(const struct device *dev, int64_t rows, const struct weight *w,
+                              bool is_swiglu)
+{
+    return !dev->is_batch_invariant && w->scales.quantizes_input &&
+           skinny_gemm_f8_supports((int32_t)rows, (int32_t)w->out_features, (int32_t)w->in_features,
+                                   is_swiglu, w->scales.block_pitch > 0);
+}
+
+/** Quantises x, and multiplies it as `args` say besides x. */
+static void multiply_skinny(struct device *dev, struct tensor x, const struct weight *w,
+                            const struct gemv_args *args)
+{
+    const struct cuda_launch launch = cuda_launch_of(dev);
+    int64_t rows = x.shape[0], pitch = ceil_div(rows, F8_SCALE_ROWS) * F8_SCALE_ROWS;
+    const struct f8_scratch_layout layout = f8_scratch_layout(rows, w->in_features, args->n);
+    const struct quantized q = quantize(dev, x, w, &layout, pitch);
+    if (!q.codes)
+        return;
+    struct gemv_args product = *args;
+    product.x = q.codes;
+    product.x_stride = w->in_features;
+    const struct f8_scales x_scales = {q.scales, w->scales.block_pitch > 0 ? (int32_t)pitch : 0};
+    if (!skinny_gemm_f8(&launch, &product, scales_of(w), x_scales))
+        cuda_note(cuda_backend_of(dev), cudaErrorNotSupported);
+}
+
 /** Quantises x and multiplies it; with blocks, as many rows as the library takes, of which what is
  *  more than x has goes to scratch. */
 static void multiply_quantized(struct device *dev, struct tensor out, struct tensor x,
                                const struct weight *w)
 {
     struct cuda_backend *cuda = cuda_backend_of(dev);
-    const struct cuda_launch launch = cuda_launch_of(dev);
     int64_t rows = x.shape[0], k = w->in_features;
     bool has_blocks = w->scales.block_pitch > 0;
     const struct f8_scratch_layout layout = f8_scratch_layout(rows, k, w->out_features);
-    char *scratch = scratch_for(cuda, &layout);
-    if (!scratch)
-        return;
     int64_t taken = has_blocks ? ceil_div(rows, ROW_UNIT) * ROW_UNIT : rows;
-    const struct f8_quantize_args quantize = {
-        .out = scratch,
-        .scales = (float *)(scratch + layout.scales_at),
-        .x = x.data,
-        .scale = w->scales.input_scale,
-        .rows = (int32_t)rows,
-        .k = (int32_t)k,
-        .scale_pitch = (int32_t)taken,
-        .is_grouped = has_blocks,
-    };
-    f8_quantize(&launch, &quantize);
+    const struct quantized q = quantize(dev, x, w, &layout, taken);
+    if (!q.codes)
+        return;
     const struct cublaslt_f8 f8 = {
         .weight = w->data,
-        .x = scratch,
+        .x = q.codes,
         .weight_scales = w->scales.values,
-        .x_scales = quantize.scales,
+        .x_scales = q.scales,
         .has_blocks = has_blocks,
     };
     struct tensor to = out;
     if (taken != rows)
-        to = tensor_2d(scratch + layout.out_at, out.dtype, taken, out.shape[1]);
+        to = tensor_2d((char *)cuda->f8_scratch + layout.out_at, out.dtype, taken, out.shape[1]);
     cublaslt_matmul_f8(cuda, to, &f8, k, narrow_bias(w), order_of(dev));
     size_t row_bytes = (size_t)out.shape[1] * dtype_size(out.dtype);
     if (taken != rows)
@@ -219,7 +261,12 @@ void cuda_f8_matmul(struct device *dev, struct tensor out, struct tensor x, cons
     bool widens =
         !dev->is_batch_invariant && tensor_is_dense(out) && gemv_f8_supports(&launch, &one_row);
     int64_t rows = x.shape[0];
-    if (widens && rows <= (quantizes ? GEMV_MAX_ROWS : MAX_WIDENING_ROWS)) {
+    if (widens && rows <= GEMV_MAX_ROWS) {
+        multiply_widening(dev, out, x, w);
+    } else if (tensor_is_dense(out) && takes_skinny_gemm(dev, rows, w, false)) {
+        const struct gemv_args args = cuda_product_args(out, x, w);
+        multiply_skinny(dev, x, w, &args);
+    } else if (widens && !quantizes && rows <= MAX_WIDENING_ROWS) {
         multiply_widening(dev, out, x, w);
     } else if (quantizes) {
         // What is left of many rows is multiplied by itself rather than all of them copied.
@@ -245,8 +292,11 @@ bool cuda_f8_fuses_matmul(const struct device *dev, int64_t rows, const struct w
     const struct tensor x = tensor_2d(NULL, dev->activation_dtype, rows, w->in_features);
     const struct tensor out = tensor_2d(NULL, dev->activation_dtype, rows, w->out_features);
     const struct gemv_args args = cuda_fused_product_args(out, x, w, fusion);
-    return !dev->is_batch_invariant && rows <= GEMV_MAX_ROWS && fusion->norm.weight_offset == 0 &&
-           gemv_f8_supports(&launch, &args);
+    if (dev->is_batch_invariant || fusion->norm.weight_offset != 0)
+        return false;
+    if (rows <= GEMV_MAX_ROWS)
+        return gemv_f8_supports(&launch, &args);
+    return !fusion->norm.weight && takes_skinny_gemm(dev, rows, w, fusion->is_swiglu);
 }
 
 void cuda_f8_fused_matmul(struct device *dev, struct tensor out, struct tensor x,
@@ -254,5 +304,8 @@ void cuda_f8_fused_matmul(struct device *dev, struct tensor out, struct tensor x
 {
     const struct cuda_launch launch = cuda_launch_of(dev);
     const struct gemv_args args = cuda_fused_product_args(out, x, w, fusion);
-    gemv_f8(&launch, &args, scales_of(w));
+    if (x.shape[0] <= GEMV_MAX_ROWS)
+        gemv_f8(&launch, &args, scales_of(w));
+    else
+        multiply_skinny(dev, x, w, &args);
 }

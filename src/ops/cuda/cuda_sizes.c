@@ -102,10 +102,11 @@ struct f8_scratch_layout f8_scratch_layout(int64_t rows, int64_t in_features, in
 {
     size_t padded_rows = (size_t)ceil_div(rows, 4) * 4, cols = (size_t)in_features;
     size_t groups = (size_t)ceil_div(in_features, WEIGHT_BLOCK);
+    size_t scale_rows = (size_t)ceil_div(rows, F8_SCALE_ROWS) * F8_SCALE_ROWS;
     struct f8_scratch_layout layout = {.scales_at =
                                            aligned(padded_rows * cols, ALLOCATION_ALIGNMENT)};
     layout.out_at =
-        layout.scales_at + aligned(padded_rows * groups * sizeof(float), ALLOCATION_ALIGNMENT);
+        layout.scales_at + aligned(scale_rows * groups * sizeof(float), ALLOCATION_ALIGNMENT);
     size_t out_rows = (size_t)min_i64((int64_t)padded_rows, F8_MAX_PADDED_ROWS);
     layout.size_bytes = layout.out_at + aligned(out_rows * (size_t)out_features * sizeof(uint16_t),
                                                 ALLOCATION_ALIGNMENT);

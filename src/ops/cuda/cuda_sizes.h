@@ -8,6 +8,7 @@ enum {
     CUBLASLT_WORKSPACE_BYTES = 32 << 20,
     MAX_DECODE_PLANS = 8, // attention windows of one model
     F8_MAX_PADDED_ROWS = 512,
+    F8_SCALE_ROWS = 32,       // a block's scales of rows of x are read in so many
     F8_WIDE_BYTES = 64 << 20, // of a weight of e4m3 that is written out in full
 };
 

@@ -142,6 +142,17 @@ void gemv_f8(const struct cuda_launch *launch, const struct gemv_args *args,
 /** Whether gemv_f8() takes this shape, with a norm or without one. */
 bool gemv_f8_supports(const struct cuda_launch *launch, const struct gemv_args *args);
 
+enum { SKINNY_GEMM_MAX_ROWS_BLOCKS = 64 };
+
+/** Whether skinny_gemm_f8() takes this shape: k a multiple of 16; with scales of blocks, no more
+ *  than SKINNY_GEMM_MAX_ROWS_BLOCKS rows. */
+bool skinny_gemm_f8_supports(int32_t num_rows, int32_t n, int32_t k, bool is_swiglu,
+                             bool has_blocks);
+/** As skinny_gemm(), for a weight and an x of e4m3. `x_scales`: [num_rows], or if the weight's have
+ *  a pitch [ceil(k / 128), pitch], with numbers up to the next multiple of 32 rows. */
+bool skinny_gemm_f8(const struct cuda_launch *launch, const struct gemv_args *args,
+                    struct f8_scales weight_scales, struct f8_scales x_scales);
+
 /** How activations become e4m3: stored times scale is the value. */
 struct f8_quantize_args {
     void *out;       // [rows, k] e4m3

@@ -3,8 +3,10 @@
 //
 // The weight is the first operand of wgmma (64 of its rows to a warpgroup) and the rows of x are
 // its columns, both read from shared memory, where one producer thread puts them by bulk tensor
-// copies: a ring of steps of 64 in k. A CTA fills its ring with weights before the previous kernel
-// has ended, as a weight never depends on it, and then waits for x.
+// copies: a ring of steps of 128 bytes in k. Both are 16-bit, or both e4m3 with scales: those of
+// rows come to the finished sums, those of blocks of 128 to the sums of each step. A CTA fills its
+// ring with weights before the previous kernel has ended, as a weight never depends on it, and then
+// waits for x.
 //
 // Tiles are as wide as gives every multiprocessor one, or the same number of turns: a multiple of
 // 16 rows of the weight, of which a warpgroup's last 64 may be fewer. A matrix with fewer rows than
@@ -15,7 +17,11 @@
 #include "ops/cuda/tensor_map.cuh"
 #include "ops/cuda/wgmma.cuh"
 
-enum { STEP = 64, ROW_BYTES = STEP * 2, MAX_STAGES = 20 };
+enum { ROW_BYTES = 128, BLOCK = 128, MAX_STAGES = 20 };
+
+/** What is multiplied. */
+enum operands { WIDE, F8_ROWS, F8_BLOCKS };
+
 // Of a multiprocessor's 228 KiB each CTA takes one for the system, and some for barriers.
 enum { MAX_RING_BYTES = 227 * 1024 - 512, HALF_RING_BYTES = (228 / 2 - 1) * 1024 - 512 };
 
@@ -27,6 +33,8 @@ struct skinny_args {
     bool is_alone;      // a CTA has its multiprocessor to itself
     int32_t num_stages, stage_bytes;
     int32_t barriers_at; // behind the ring, and behind the sums that take its place
+    int32_t step;        // elements of k in a row of a stage
+    struct f8_scales weight_scales, x_scales; // of e4m3
 };
 
 struct skinny_barriers {
@@ -49,7 +57,7 @@ struct skinny_part {
 DEVICE struct skinny_part part_of(const struct skinny_args &s)
 {
     struct skinny_part p;
-    int total = (s.a.k + STEP - 1) / STEP;
+    int total = (s.a.k + s.step - 1) / s.step;
     p.split = (int)blockIdx.x % s.num_splits;
     p.tile = (int)blockIdx.x / s.num_splits;
     p.first_step = p.split * total / s.num_splits;
@@ -60,7 +68,7 @@ DEVICE struct skinny_part part_of(const struct skinny_args &s)
 DEVICE void copy_weight(const struct skinny_args &s, const struct skinny_part &p, int step,
                         uint32_t stage, uint64_t *full)
 {
-    int k = (p.first_step + step) * STEP;
+    int k = (p.first_step + step) * s.step;
     barrier_arrive_expect(full, (uint32_t)s.stage_bytes);
     if (s.a.is_swiglu) { // the gate's rows and up's
         int half = s.tile_rows / 2;
@@ -75,7 +83,7 @@ DEVICE void copy_weight(const struct skinny_args &s, const struct skinny_part &p
 DEVICE void copy_x(const struct skinny_args &s, const struct skinny_part &p, int step,
                    uint32_t stage, uint64_t *full)
 {
-    copy_box(stage + (uint32_t)s.tile_rows * ROW_BYTES, &s.x, (p.first_step + step) * STEP, 0,
+    copy_box(stage + (uint32_t)s.tile_rows * ROW_BYTES, &s.x, (p.first_step + step) * s.step, 0,
              full);
 }
 
@@ -100,46 +108,107 @@ DEVICE void produce(const struct skinny_args &s, const struct skinny_part &p,
     dependents_launch();
 }
 
+/** The weight's row behind row `r` of a tile; past the end: the last. */
+DEVICE int weight_row(const struct skinny_args &s, const struct skinny_part &p, int r)
+{
+    int half = s.tile_rows / 2, row = p.tile * s.tile_rows + r;
+    if (s.a.is_swiglu)
+        row = r < half ? p.tile * half + r : s.a.n / 2 + p.tile * half + r - half;
+    return min(row, s.a.n - 1);
+}
+
+/** The scales of one step of e4m3, which are asked for before its elements are there: of two rows
+ * of the weight, and of two rows of x in each eight. */
+template <int ROWS> struct step_scales {
+    float weight[2];
+    float2 x[ROWS / 8];
+};
+
+template <int ROWS>
+DEVICE void load_scales(struct step_scales<ROWS> &scales, const struct skinny_args &s,
+                        const int rows[2], int block)
+{
+    const float *x = s.x_scales.values + (size_t)block * s.x_scales.pitch + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        scales.weight[i] = s.weight_scales.values[(size_t)rows[i] * s.weight_scales.pitch + block];
+#pragma unroll
+    for (int t = 0; t < ROWS / 8; t++)
+        scales.x[t] = *(const float2 *)(x + t * 8);
+}
+
+/** Adds a step's sums to all sums. */
+template <int ROWS>
+DEVICE void add_scaled(float sums[ROWS / 8][4], const float d[ROWS / 8][4],
+                       const struct step_scales<ROWS> &scales)
+{
+#pragma unroll
+    for (int t = 0; t < ROWS / 8; t++) {
+        sums[t][0] += d[t][0] * (scales.x[t].x * scales.weight[0]);
+        sums[t][1] += d[t][1] * (scales.x[t].y * scales.weight[0]);
+        sums[t][2] += d[t][2] * (scales.x[t].x * scales.weight[1]);
+        sums[t][3] += d[t][3] * (scales.x[t].y * scales.weight[1]);
+    }
+}
+
 /** One warpgroup's sums over this CTA's part of k, left where the ring was. Of its 64 rows of the
  *  weight those past the tile's are what lies behind in memory, and nobody asks for their sums. */
-template <typename T, int ROWS, int WARPGROUPS>
+template <typename T, enum operands OPERANDS, int ROWS, int WARPGROUPS>
 DEVICE void consume(const struct skinny_args &s, const struct skinny_part &p,
                     struct skinny_barriers *b, char *ring)
 {
     typedef skinny_shape<ROWS, WARPGROUPS> shape;
     int group = (int)threadIdx.x / 128, lane = threadIdx.x % 32, thread = threadIdx.x % 128;
+    int tile_row = group * 64 + thread / 32 * 16 + lane / 4;
     uint32_t base = smem_address(ring), parity = 0;
     float d[ROWS / 8][4] = {};
+    float scaled[OPERANDS == F8_BLOCKS ? ROWS / 8 : 1][4] = {};
+    step_scales<OPERANDS == F8_BLOCKS ? ROWS : 8> scales;
+    const int blocks[2] = {weight_row(s, p, tile_row) / BLOCK,
+                           weight_row(s, p, tile_row + 8) / BLOCK};
     int i = 0;
 #pragma unroll 1
     for (int step = 0; step < p.num_steps; step++) {
         uint32_t stage = base + (uint32_t)(i * s.stage_bytes);
         uint32_t weight = stage + group * 64 * ROW_BYTES;
         uint32_t x = stage + (uint32_t)s.tile_rows * ROW_BYTES;
+        if constexpr (OPERANDS == F8_BLOCKS)
+            load_scales<ROWS>(scales, s, blocks, p.first_step + step);
         barrier_wait(&b->full[i], parity);
         hold<ROWS / 8>(d);
         wgmma_fence();
 #pragma unroll
-        for (int kk = 0; kk < STEP / 16; kk++)
-            wgmma_shared<ROWS, IS_F16<T>>(d, matrix_descriptor(weight + kk * 32, 16),
-                                          matrix_descriptor(x + kk * 32, 16), false);
+        for (int kk = 0; kk < ROW_BYTES / 32; kk++) {
+            uint64_t w_part = matrix_descriptor(weight + kk * 32, 16);
+            uint64_t x_part = matrix_descriptor(x + kk * 32, 16);
+            if constexpr (OPERANDS == WIDE)
+                wgmma_shared<ROWS, IS_F16<T>>(d, w_part, x_part, false);
+            else
+                wgmma_shared_f8<ROWS>(d, w_part, x_part, OPERANDS == F8_BLOCKS && kk == 0);
+        }
         wgmma_commit();
         wgmma_wait<0>();
         hold<ROWS / 8>(d);
         if (thread == 0)
             barrier_arrive(&b->empty[i]);
+        if constexpr (OPERANDS == F8_BLOCKS)
+            add_scaled<ROWS>(scaled, d, scales);
         if (++i == s.num_stages) {
             i = 0;
             parity ^= 1;
         }
     }
     named_barrier(1, shape::CONSUMERS); // nobody reads the ring any more
-    float *sums = (float *)ring + group * 64 + thread / 32 * 16 + lane / 4;
+    float *sums = (float *)ring + tile_row;
 #pragma unroll
     for (int t = 0; t < ROWS / 8; t++) {
 #pragma unroll
-        for (int c = 0; c < 4; c++)
-            sums[(t * 8 + lane % 4 * 2 + c % 2) * shape::PITCH + c / 2 * 8] = d[t][c];
+        for (int c = 0; c < 4; c++) {
+            float sum = d[t][c];
+            if constexpr (OPERANDS == F8_BLOCKS)
+                sum = scaled[t][c];
+            sums[(t * 8 + lane % 4 * 2 + c % 2) * shape::PITCH + c / 2 * 8] = sum;
+        }
     }
 }
 
@@ -214,6 +283,14 @@ DEVICE void add_splits(const struct skinny_args &s, uint32_t sums, int row, int 
     }
 }
 
+/** Multiplies sums of e4m3 by the scales of their rows. */
+DEVICE void scale_rows(const struct skinny_args &s, float v[4], int row, int at, int end)
+{
+    float x = s.x_scales.values[row];
+    for (int i = 0; i < 4 && at + i < end; i++)
+        v[i] *= x * s.weight_scales.values[at + i];
+}
+
 DEVICE void add_bias(const struct gemv_args &a, float v[4], int at, int end)
 {
     for (int i = 0; i < 4 && at + i < end; i++)
@@ -221,7 +298,7 @@ DEVICE void add_bias(const struct gemv_args &a, float v[4], int at, int end)
 }
 
 /** This CTA's share of the tile's rows of x: everything besides the product. */
-template <typename T, int ROWS, int WARPGROUPS>
+template <typename T, enum operands OPERANDS, int ROWS, int WARPGROUPS>
 DEVICE void finish(const struct skinny_args &s, const struct skinny_part &p, uint32_t sums)
 {
     typedef skinny_shape<ROWS, WARPGROUPS> shape;
@@ -237,10 +314,14 @@ DEVICE void finish(const struct skinny_args &s, const struct skinny_part &p, uin
             continue;
         float v[4], up[4];
         add_splits<shape::PITCH>(s, sums, row, at, v);
+        if constexpr (OPERANDS == F8_ROWS)
+            scale_rows(s, v, row, col, num_cols);
         if (a.bias)
             add_bias(a, v, col, num_cols);
         if (a.is_swiglu) {
             add_splits<shape::PITCH>(s, sums, row, at + width, up);
+            if constexpr (OPERANDS == F8_ROWS)
+                scale_rows(s, up, row, num_cols + col, a.n);
             if (a.bias)
                 add_bias(a, up, num_cols + col, a.n);
 #pragma unroll
@@ -254,10 +335,17 @@ DEVICE void finish(const struct skinny_args &s, const struct skinny_part &p, uin
     }
 }
 
-template <typename T, int ROWS, int WARPGROUPS>
-__global__
-__launch_bounds__(WARPGROUPS * 128 + 32, WARPGROUPS == 3 && ROWS > 64 ? 1 : 2) void skinny_kernel(
-    const __grid_constant__ struct skinny_args s)
+/** CTAs that a multiprocessor has registers for; those of blocks keep their sums twice. */
+template <enum operands OPERANDS, int ROWS, int WARPGROUPS> constexpr int num_resident()
+{
+    return (WARPGROUPS == 3 && ROWS > 64) || OPERANDS == F8_BLOCKS ? 1 : 2;
+}
+
+template <typename T, enum operands OPERANDS, int ROWS, int WARPGROUPS>
+__global__ __launch_bounds__(
+    WARPGROUPS * 128 + 32,
+    (num_resident<OPERANDS, ROWS,
+                  WARPGROUPS>())) void skinny_kernel(const __grid_constant__ struct skinny_args s)
 {
     typedef skinny_shape<ROWS, WARPGROUPS> shape;
     extern __shared__ __align__(1024) char ring[];
@@ -283,14 +371,14 @@ __launch_bounds__(WARPGROUPS * 128 + 32, WARPGROUPS == 3 && ROWS > 64 ? 1 : 2) v
     if (is_producer)
         produce(s, p, b, smem_address(ring));
     else if (is_consumer)
-        consume<T, ROWS, WARPGROUPS>(s, p, b, ring);
+        consume<T, OPERANDS, ROWS, WARPGROUPS>(s, p, b, ring);
     __syncwarp();
     if (is_cluster)
         cluster_sync(); // both CTAs' sums are there
     else
         __syncthreads();
     if (is_consumer)
-        finish<T, ROWS, WARPGROUPS>(s, p, smem_address(ring));
+        finish<T, OPERANDS, ROWS, WARPGROUPS>(s, p, smem_address(ring));
     if (is_cluster)
         cluster_sync(); // nobody's shared memory goes away while the other reads it
 }
@@ -310,16 +398,16 @@ static int ceil_div(int a, int b)
 static void choose_cut(const struct cuda_launch *launch, struct skinny_args *s, int rows)
 {
     int num_sms = launch->num_sms, n = s->a.n;
-    bool is_cut = ceil_div(n, 64) < num_sms && s->a.k >= 8 * STEP && !s->a.is_whole;
+    bool is_cut = ceil_div(n, 64) < num_sms && s->a.k >= 8 * s->step && !s->a.is_whole;
     s->num_splits = is_cut ? 2 : 1;
     int num_turns = ceil_div(ceil_div(n, 192) * s->num_splits, num_sms);
     if (num_turns > 1 && rows > 64) // registers are too few for two CTAs of three warpgroups
         num_turns = ceil_div(ceil_div(n, 128) * s->num_splits, num_sms);
     s->tile_rows = ceil_div(ceil_div(n * s->num_splits, num_turns * num_sms), 16) * 16;
-    s->is_alone = num_turns == 1;
+    s->is_alone = num_turns == 1 || s->weight_scales.pitch > 0;
 }
 
-template <typename T, int ROWS, int WARPGROUPS>
+template <typename T, enum operands OPERANDS, int ROWS, int WARPGROUPS>
 static void launch_skinny(const struct cuda_launch *launch, struct skinny_args *s)
 {
     typedef skinny_shape<ROWS, WARPGROUPS> shape;
@@ -334,54 +422,85 @@ static void launch_skinny(const struct cuda_launch *launch, struct skinny_args *
     int ring = s->num_stages * s->stage_bytes;
     s->barriers_at = ring > shape::SUMS_BYTES ? ring : shape::SUMS_BYTES;
     int end = s->barriers_at + (int)sizeof(struct skinny_barriers);
-    launch_kernel(launch, (const void *)skinny_kernel<T, ROWS, WARPGROUPS>,
+    launch_kernel(launch, (const void *)skinny_kernel<T, OPERANDS, ROWS, WARPGROUPS>,
                   dim3((unsigned)(ceil_div(s->a.n, s->tile_rows) * s->num_splits)),
                   WARPGROUPS * 128 + 32, (size_t)(end > ring + excess ? end : ring + excess), s,
                   s->num_splits);
 }
 
-template <typename T, int ROWS>
+template <typename T, enum operands OPERANDS, int ROWS>
 static void launch_rows(const struct cuda_launch *launch, struct skinny_args *s)
 {
     if (s->tile_rows <= 64)
-        launch_skinny<T, ROWS, 1>(launch, s);
+        launch_skinny<T, OPERANDS, ROWS, 1>(launch, s);
     else if (s->tile_rows <= 128)
-        launch_skinny<T, ROWS, 2>(launch, s);
+        launch_skinny<T, OPERANDS, ROWS, 2>(launch, s);
     else
-        launch_skinny<T, ROWS, 3>(launch, s);
+        launch_skinny<T, OPERANDS, ROWS, 3>(launch, s);
 }
 
-template <typename T>
-static void launch_type(const struct cuda_launch *launch, struct skinny_args *s, int rows)
+template <typename T, enum operands OPERANDS>
+static void launch_operands(const struct cuda_launch *launch, struct skinny_args *s, int rows)
 {
-    if (rows == 16)
-        launch_rows<T, 16>(launch, s);
-    else if (rows == 32)
-        launch_rows<T, 32>(launch, s);
+    if constexpr (OPERANDS == WIDE) {
+        if (rows == 16) {
+            launch_rows<T, WIDE, 16>(launch, s);
+            return;
+        }
+    }
+    if (rows == 32)
+        launch_rows<T, OPERANDS, 32>(launch, s);
     else if (rows == 64)
-        launch_rows<T, 64>(launch, s);
-    else if (rows == 96)
-        launch_rows<T, 96>(launch, s);
+        launch_rows<T, OPERANDS, 64>(launch, s);
+    if constexpr (OPERANDS != F8_BLOCKS) { // with more rows, registers cannot keep sums twice
+        if (rows == 96)
+            launch_rows<T, OPERANDS, 96>(launch, s);
+        else if (rows == 128)
+            launch_rows<T, OPERANDS, 128>(launch, s);
+    }
+}
+
+template <enum operands OPERANDS>
+static bool launch_product(const struct cuda_launch *launch, struct skinny_args *s)
+{
+    bool is_f8 = OPERANDS != WIDE, is_f16 = launch->is_f16;
+    const struct gemv_args *a = &s->a;
+    int rows = a->num_rows <= 16 && !is_f8 ? 16 : ceil_div(a->num_rows, 32) * 32;
+    s->step = is_f8 ? ROW_BYTES : ROW_BYTES / 2;
+    choose_cut(launch, s, rows);
+    const struct mapped_matrix weight = {(void *)a->weight, a->n, a->k, a->k, is_f16, is_f8};
+    const struct mapped_matrix x = {(void *)a->x, a->num_rows, a->k, a->x_stride, is_f16, is_f8};
+    int box_rows = a->is_swiglu ? s->tile_rows / 2 : s->tile_rows;
+    if (!tensor_map_encode(&s->weight, &weight, box_rows) || !tensor_map_encode(&s->x, &x, rows))
+        return false;
+    if (is_f16)
+        launch_operands<__half, OPERANDS>(launch, s, rows);
     else
-        launch_rows<T, 128>(launch, s);
+        launch_operands<__nv_bfloat16, OPERANDS>(launch, s, rows);
+    return true;
 }
 
 bool skinny_gemm(const struct cuda_launch *launch, const struct gemv_args *args)
 {
-    int rows = args->num_rows <= 16 ? 16 : ceil_div(args->num_rows, 32) * 32;
-    bool is_f16 = launch->is_f16;
     struct skinny_args s = {};
     s.a = *args;
-    choose_cut(launch, &s, rows);
-    const struct mapped_matrix weight = {(void *)args->weight, args->n, args->k, args->k, is_f16};
-    const struct mapped_matrix x = {(void *)args->x, args->num_rows, args->k, args->x_stride,
-                                    is_f16};
-    int box_rows = args->is_swiglu ? s.tile_rows / 2 : s.tile_rows;
-    if (!tensor_map_encode(&s.weight, &weight, box_rows) || !tensor_map_encode(&s.x, &x, rows))
-        return false;
-    if (is_f16)
-        launch_type<__half>(launch, &s, rows);
-    else
-        launch_type<__nv_bfloat16>(launch, &s, rows);
-    return true;
+    return launch_product<WIDE>(launch, &s);
+}
+
+bool skinny_gemm_f8_supports(int32_t num_rows, int32_t n, int32_t k, bool is_swiglu,
+                             bool has_blocks)
+{
+    return skinny_gemm_supports(num_rows, n, k, is_swiglu) && k % 16 == 0 &&
+           (!has_blocks || num_rows <= SKINNY_GEMM_MAX_ROWS_BLOCKS);
+}
+
+bool skinny_gemm_f8(const struct cuda_launch *launch, const struct gemv_args *args,
+                    struct f8_scales weight_scales, struct f8_scales x_scales)
+{
+    struct skinny_args s = {};
+    s.a = *args;
+    s.weight_scales = weight_scales;
+    s.x_scales = x_scales;
+    return weight_scales.pitch > 0 ? launch_product<F8_BLOCKS>(launch, &s)
+                                   : launch_product<F8_ROWS>(launch, &s);
 }

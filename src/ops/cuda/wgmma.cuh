@@ -204,3 +204,31 @@ DEVICE void wgmma_shared(float d[COLUMNS / 8][4], uint64_t a, uint64_t b, bool i
                         WGMMA_TILES_8(d, 8));
     }
 }
+
+// The same of e4m3, whose sums have about 14 bits of mantissa while they are in the tensor cores.
+#define WGMMA_SHARED_F8(n, sums, a, b, is_first)                                               \
+    "{\n.reg .pred p;\nsetp.eq.b32 p, " is_first ", 0;\n"                                      \
+    "wgmma.mma_async.sync.aligned.m64n" n "k32.f32.e4m3.e4m3 {" sums "}, " a ", " b ", p, 1, " \
+    "1;\n}"
+
+#define WGMMA_SHARED_F8_OF(n, sums, a_at, b_at, first_at, ...)  \
+    asm volatile(WGMMA_SHARED_F8(n, sums, a_at, b_at, first_at) \
+                 : __VA_ARGS__                                  \
+                 : "l"(a), "l"(b), "r"((int)is_first))
+
+/** d[64 rows, COLUMNS] (+)= a * b^T of 32 of k, both e4m3. */
+template <int COLUMNS>
+DEVICE void wgmma_shared_f8(float d[COLUMNS / 8][4], uint64_t a, uint64_t b, bool is_first)
+{
+    static_assert(COLUMNS == 32 || COLUMNS == 64 || COLUMNS == 96 || COLUMNS == 128);
+    if constexpr (COLUMNS == 32)
+        WGMMA_SHARED_F8_OF("32", WGMMA_SUMS_32, "%16", "%17", "%18", WGMMA_TILES_4(d, 0));
+    else if constexpr (COLUMNS == 64)
+        WGMMA_SHARED_F8_OF("64", WGMMA_SUMS_64, "%32", "%33", "%34", WGMMA_TILES_8(d, 0));
+    else if constexpr (COLUMNS == 96)
+        WGMMA_SHARED_F8_OF("96", WGMMA_SUMS_96, "%48", "%49", "%50", WGMMA_TILES_8(d, 0),
+                           WGMMA_TILES_4(d, 8));
+    else
+        WGMMA_SHARED_F8_OF("128", WGMMA_SUMS_128, "%64", "%65", "%66", WGMMA_TILES_8(d, 0),
+                           WGMMA_TILES_8(d, 8));
+}
