@@ -19,7 +19,7 @@ enum { TRIAL_ROWS = 2304 };
 /** Memory of a trial. */
 struct trial {
     struct device *dev;
-    struct tensor x, out, expected;
+    struct tensor x, out;
     struct weight weight;
     char *got, *wanted; // in host memory
 };
