@@ -153,17 +153,23 @@ static inline struct http_answer http_parse(struct str in)
     return a;
 }
 
-static inline struct http_answer http_finish(int fd)
+/** The whole answer, of which `in` holds what has been read; both are given up. */
+static inline struct http_answer http_finish_after(int fd, struct buf *in)
 {
-    struct buf in = {0};
     int64_t deadline_ns = clock_monotonic_ns() + CLIENT_TIMEOUT_MS * 1000000LL;
-    while (fd >= 0 && http_read_some(fd, &in, deadline_ns)) {
+    while (fd >= 0 && http_read_some(fd, in, deadline_ns)) {
     }
     if (fd >= 0)
         close(fd);
-    struct http_answer answer = http_parse(buf_str(&in));
-    buf_deinit(&in);
+    struct http_answer answer = http_parse(buf_str(in));
+    buf_deinit(in);
     return answer;
+}
+
+static inline struct http_answer http_finish(int fd)
+{
+    struct buf in = {0};
+    return http_finish_after(fd, &in);
 }
 
 static inline struct http_answer http_call(int port, const char *method, const char *path,

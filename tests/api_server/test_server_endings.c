@@ -11,18 +11,13 @@ static void an_engine_error_ends_a_stream_with_an_error_event(void **state)
     struct buf in = {0};
     assert_true(http_read_until(fd, &in, "data: ", 3));
     atomic_store(&f->engine.fail_next, true);
-    int64_t deadline_ns = clock_monotonic_ns() + 5000000000LL;
-    while (http_read_some(fd, &in, deadline_ns)) {
-    }
-    close(fd);
-    struct http_answer a = http_parse(buf_str(&in));
+    struct http_answer a = http_finish_after(fd, &in);
     struct events e = parse_events(a.body);
     assert_true(a.complete && e.done);
     const json_t *last = json_array_get(e.list, json_array_size(e.list) - 1);
     assert_int_equal(int_at(last, "error.code"), 500);
     assert_string_equal(text_at(last, "error.type"), "InternalServerError");
     http_answer_free(&a);
-    buf_deinit(&in);
     json_decref(e.list);
     atomic_store(&f->engine.fail_next, true);
     json_t *err = post(f, COMPLETIONS, "{\"prompt\":\"x\"}", 500);
@@ -39,13 +34,8 @@ static struct http_answer stream_until_failure(struct fixture *f, const char *pa
     struct buf in = {0};
     assert_true(http_read_until(fd, &in, event, 2));
     atomic_store(&f->engine.fail_next, true);
-    int64_t deadline_ns = clock_monotonic_ns() + 5000000000LL;
-    while (http_read_some(fd, &in, deadline_ns)) {
-    }
-    close(fd);
-    struct http_answer a = http_parse(buf_str(&in));
+    struct http_answer a = http_finish_after(fd, &in);
     assert_true(a.complete);
-    buf_deinit(&in);
     return a;
 }
 
@@ -138,11 +128,7 @@ static void requests_live_through_an_engine_restart(void **state)
     assert_non_null(strstr(refused.head, "Retry-After: "));
     http_answer_free(&refused);
     assert_true(fake_engine_start(&f->engine));
-    int64_t deadline_ns = clock_monotonic_ns() + 10000000000LL;
-    while (http_read_some(fd, &in, deadline_ns)) {
-    }
-    close(fd);
-    struct http_answer a = http_parse(buf_str(&in));
+    struct http_answer a = http_finish_after(fd, &in);
     struct events e = parse_events(a.body);
     assert_true(e.done);
     char *text = joined(&e, 0, false);
@@ -151,7 +137,6 @@ static void requests_live_through_an_engine_restart(void **state)
     assert_true(atomic_load(&f->engine.last_resumed_outputs) >= 4);
     free(text);
     http_answer_free(&a);
-    buf_deinit(&in);
     json_decref(e.list);
     json_decref(whole);
     assert_int_equal(health(f), 200);
@@ -194,17 +179,12 @@ static void sigterm_ends_running_requests_with_finish_reason_abort(void **state)
     for (int i = 0; i < 500 && atomic_load(&f->engine.num_live) < 2; i++)
         usleep(10000);
     assert_int_equal(stop_server(f), 0);
-    int64_t deadline_ns = clock_monotonic_ns() + 5000000000LL;
-    while (http_read_some(streamed, &in, deadline_ns)) {
-    }
-    close(streamed);
-    struct http_answer a = http_parse(buf_str(&in));
+    struct http_answer a = http_finish_after(streamed, &in);
     struct events e = parse_events(a.body);
     assert_true(e.done && a.complete);
     assert_string_equal(text_at(last_choice(&e), "finish_reason"), "abort");
     http_answer_free(&a);
     json_decref(e.list);
-    buf_deinit(&in);
     a = http_finish(whole);
     assert_int_equal(a.status, 200);
     assert_non_null(strstr(a.body, "\"finish_reason\":\"abort\""));
@@ -224,17 +204,12 @@ static void sigterm_with_a_timeout_lets_requests_end(void **state)
     struct buf in = {0};
     assert_true(http_read_until(fd, &in, "data: ", 2));
     assert_int_equal(stop_server(f), 0);
-    int64_t deadline_ns = clock_monotonic_ns() + 5000000000LL;
-    while (http_read_some(fd, &in, deadline_ns)) {
-    }
-    close(fd);
-    struct http_answer a = http_parse(buf_str(&in));
+    struct http_answer a = http_finish_after(fd, &in);
     struct events e = parse_events(a.body);
     assert_true(e.done);
     assert_string_equal(text_at(last_choice(&e), "finish_reason"), "length");
     http_answer_free(&a);
     json_decref(e.list);
-    buf_deinit(&in);
     fixture_free(f);
 }
 
@@ -250,18 +225,13 @@ static void a_dead_engine_ends_every_request_with_an_error(void **state)
     assert_true(http_read_until(fd, &in, "data: ", 2));
     fake_engine_stop(&f->engine, ENGINE_STATE_DEAD);
     f->engine_runs = false;
-    int64_t deadline_ns = clock_monotonic_ns() + 5000000000LL;
-    while (http_read_some(fd, &in, deadline_ns)) {
-    }
-    close(fd);
-    struct http_answer a = http_parse(buf_str(&in));
+    struct http_answer a = http_finish_after(fd, &in);
     struct events e = parse_events(a.body);
     assert_true(e.done);
     assert_int_equal(int_at(json_array_get(e.list, json_array_size(e.list) - 1), "error.code"),
                      500);
     http_answer_free(&a);
     json_decref(e.list);
-    buf_deinit(&in);
     assert_int_equal(health(f), 503);
     fixture_stop(f);
 }

@@ -177,20 +177,26 @@ static inline struct tensor matrix_to_gpu(struct bench *b, const float *x, int64
     return tensor_2d(rounded_to_gpu(b, x, rows * cols), b->gpu.activation_dtype, rows, cols);
 }
 
+/** What all operations so far have left there. */
+static inline void copy_from_gpu(struct bench *b, void *dst, const void *src, size_t size_bytes)
+{
+    struct error err = {0};
+    if (b->gpu.ops.synchronize(&b->gpu, &err) != STATUS_OK)
+        fail_msg("%s", err.message);
+    b->gpu.ops.copy_out(&b->gpu, dst, src, size_bytes);
+}
+
 /** All that lies between a tensor's rows as well, as float32. */
 static inline float *from_gpu(struct bench *b, struct tensor t)
 {
     int64_t n = t.shape[0] * t.row_stride;
     float *x = arena_array(&b->arena, float, n + 1);
-    struct error err = {0};
-    if (b->gpu.ops.synchronize(&b->gpu, &err) != STATUS_OK)
-        fail_msg("%s", err.message);
     if (t.dtype == DTYPE_F32) {
-        b->gpu.ops.copy_out(&b->gpu, x, t.data, (size_t)n * sizeof(float));
+        copy_from_gpu(b, x, t.data, (size_t)n * sizeof(float));
         return x;
     }
     uint16_t *bits = arena_array(&b->arena, uint16_t, n + 1);
-    b->gpu.ops.copy_out(&b->gpu, bits, t.data, (size_t)n * sizeof(*bits));
+    copy_from_gpu(b, bits, t.data, (size_t)n * sizeof(*bits));
     for (int64_t i = 0; i < n; i++)
         x[i] = from_bits(b, bits[i]);
     return x;
@@ -200,10 +206,7 @@ static inline float *from_gpu(struct bench *b, struct tensor t)
 static inline int32_t *words_from_gpu(struct bench *b, const int32_t *words, int64_t n)
 {
     int32_t *copy = arena_array(&b->arena, int32_t, n + 1);
-    struct error err = {0};
-    if (b->gpu.ops.synchronize(&b->gpu, &err) != STATUS_OK)
-        fail_msg("%s", err.message);
-    b->gpu.ops.copy_out(&b->gpu, copy, words, (size_t)n * 4);
+    copy_from_gpu(b, copy, words, (size_t)n * sizeof(*copy));
     return copy;
 }
 

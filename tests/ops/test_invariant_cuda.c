@@ -21,14 +21,6 @@ static uint16_t *uneven_numbers(struct bench *b, int64_t n)
     return bits;
 }
 
-static void read_back(struct bench *b, struct tensor t, char *bytes)
-{
-    struct error err = {0};
-    if (b->gpu.ops.synchronize(&b->gpu, &err) != STATUS_OK)
-        fail_msg("%s", err.message);
-    b->gpu.ops.copy_out(&b->gpu, bytes, t.data, tensor_bytes(t));
-}
-
 /** How many numbers of rows give a row other bits than all rows together do; each is told. */
 static int count_differing(struct bench *b, const struct weight *w, enum dtype out_dtype)
 {
@@ -46,13 +38,13 @@ static int count_differing(struct bench *b, const struct weight *w, enum dtype o
     size_t row_bytes = tensor_bytes(out) / MAX_ROWS, size = row_bytes / (size_t)n;
     char *all = arena_alloc(&b->arena, tensor_bytes(out));
     char *bytes = arena_alloc(&b->arena, tensor_bytes(out));
-    read_back(b, out, all);
+    copy_from_gpu(b, all, out.data, tensor_bytes(out));
     int num_differing = 0;
     for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
         int64_t first = MAX_ROWS - counts[i]; // at another place, too
         struct tensor some = tensor_rows(out, 0, counts[i]);
         op_matmul(&b->gpu, some, tensor_rows(x, first, counts[i]), w);
-        read_back(b, some, bytes);
+        copy_from_gpu(b, bytes, some.data, tensor_bytes(some));
         const char *expected = all + (size_t)first * row_bytes;
         if (memcmp(bytes, expected, tensor_bytes(some)) == 0)
             continue;

@@ -126,12 +126,13 @@ template <int ROWS> struct step_scales {
 
 template <int ROWS>
 DEVICE void load_scales(struct step_scales<ROWS> &scales, const struct skinny_args &s,
-                        const int rows[2], int block)
+                        const int row_blocks[2], int block)
 {
     const float *x = s.x_scales.values + (size_t)block * s.x_scales.pitch + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        scales.weight[i] = s.weight_scales.values[(size_t)rows[i] * s.weight_scales.pitch + block];
+        scales.weight[i] =
+            s.weight_scales.values[(size_t)row_blocks[i] * s.weight_scales.pitch + block];
 #pragma unroll
     for (int t = 0; t < ROWS / 8; t++)
         scales.x[t] = *(const float2 *)(x + t * 8);
@@ -164,8 +165,8 @@ DEVICE void consume(const struct skinny_args &s, const struct skinny_part &p,
     float d[ROWS / 8][4] = {};
     float scaled[OPERANDS == F8_BLOCKS ? ROWS / 8 : 1][4] = {};
     step_scales<OPERANDS == F8_BLOCKS ? ROWS : 8> scales;
-    const int blocks[2] = {weight_row(s, p, tile_row) / BLOCK,
-                           weight_row(s, p, tile_row + 8) / BLOCK};
+    const int row_blocks[2] = {weight_row(s, p, tile_row) / BLOCK,
+                               weight_row(s, p, tile_row + 8) / BLOCK};
     int i = 0;
 #pragma unroll 1
     for (int step = 0; step < p.num_steps; step++) {
@@ -173,7 +174,7 @@ DEVICE void consume(const struct skinny_args &s, const struct skinny_part &p,
         uint32_t weight = stage + group * 64 * ROW_BYTES;
         uint32_t x = stage + (uint32_t)s.tile_rows * ROW_BYTES;
         if constexpr (OPERANDS == F8_BLOCKS)
-            load_scales<ROWS>(scales, s, blocks, p.first_step + step);
+            load_scales<ROWS>(scales, s, row_blocks, p.first_step + step);
         barrier_wait(&b->full[i], parity);
         hold<ROWS / 8>(d);
         wgmma_fence();
@@ -336,16 +337,13 @@ DEVICE void finish(const struct skinny_args &s, const struct skinny_part &p, uin
 }
 
 /** CTAs that a multiprocessor has registers for; those of blocks keep their sums twice. */
-template <enum operands OPERANDS, int ROWS, int WARPGROUPS> constexpr int num_resident()
-{
-    return (WARPGROUPS == 3 && ROWS > 64) || OPERANDS == F8_BLOCKS ? 1 : 2;
-}
+template <enum operands OPERANDS, int ROWS, int WARPGROUPS>
+constexpr int CTAS = (WARPGROUPS == 3 && ROWS > 64) || OPERANDS == F8_BLOCKS ? 1 : 2;
 
 template <typename T, enum operands OPERANDS, int ROWS, int WARPGROUPS>
-__global__ __launch_bounds__(
-    WARPGROUPS * 128 + 32,
-    (num_resident<OPERANDS, ROWS,
-                  WARPGROUPS>())) void skinny_kernel(const __grid_constant__ struct skinny_args s)
+__global__
+__launch_bounds__(WARPGROUPS * 128 + 32, (CTAS<OPERANDS, ROWS, WARPGROUPS>)) void skinny_kernel(
+    const __grid_constant__ struct skinny_args s)
 {
     typedef skinny_shape<ROWS, WARPGROUPS> shape;
     extern __shared__ __align__(1024) char ring[];
